@@ -14,7 +14,7 @@ from fairlead_engine.types import FinishReason, TokenLogprobs
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered, run_checked
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
-from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, greedy_answers, small_config, small_engine
 
 IN_KERNELS = ("gemma2", "gpt_oss", "llama", "qwen3")
 """Families between which attention differs: soft caps and windows, sinks, none of it, heads that are normed. Kernels do
@@ -94,15 +94,8 @@ def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
 @each_served("prefix_caching", [(False,), (True,)])
 def test_preemptions_give_the_references_tokens(prefix_caching, folder, backend, reference):
     prompts = make_prompts(6, 40, prefix=[])
-    runner_bytes_per_block = small_engine(folder).runner.kv_bytes_per_block()
-    engine = small_engine(
-        folder,
-        attention_backend=backend,
-        kv_cache_memory=14 * runner_bytes_per_block,
-        max_model_len=80,
-        max_num_batched_tokens=48,
-        enable_prefix_caching=prefix_caching,
-    )
+    settings = {"attention_backend": backend, "max_model_len": 80, "max_num_batched_tokens": 48}
+    engine = engine_of_blocks(small_config(folder, **settings, enable_prefix_caching=prefix_caching), 14)
     outputs = greedy_answers(engine, prompts, 30)
     assert engine.load.num_preemptions > 0
     check(reference, folder, prompts, outputs, 30)
@@ -119,16 +112,8 @@ def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
 ):
     """Prompts with a long common prefix, in a cache too small for all, half of them scored."""
     prompts = make_prompts(8, 40, prefix=list(range(10, 40)))
-    num_bytes = small_engine(folder).runner.kv_bytes_per_block()
-    engine = small_engine(
-        folder,
-        attention_backend=backend,
-        kv_cache_memory=16 * num_bytes,
-        max_model_len=100,
-        max_num_batched_tokens=budget,
-        max_num_seqs=4,
-        enable_prefix_caching=prefix_caching,
-    )
+    settings = {"attention_backend": backend, "max_model_len": 100, "max_num_batched_tokens": budget}
+    engine = engine_of_blocks(small_config(folder, **settings, enable_prefix_caching=prefix_caching), 16)
     scored: dict[str, list[TokenLogprobs]] = {}
     for index, prompt in enumerate(prompts):
         request = make_request(

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.runner import load_runner
+from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.types import FinishReason
 from fairlead_engine_testing.requests import make_request
 
@@ -30,7 +30,13 @@ def small_engine(model: Path, **settings: Any) -> Engine:
 def engine_of_blocks(config: EngineConfig, num_blocks: int) -> Engine:
     """With a cache of so many blocks."""
     runner = load_runner(config)
-    return Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
+    return Engine(replace(config, kv_cache_memory=cache_bytes(config, runner, num_blocks)), runner)
+
+
+def cache_bytes(config: EngineConfig, runner: Runner[Any], num_blocks: int) -> int:
+    """Memory for so many blocks, and of a recurrent model for the states of the slots and a snapshot."""
+    num_states = (config.max_num_seqs or 0) + 1 + config.enable_prefix_caching
+    return num_blocks * runner.kv_bytes_per_block() + num_states * runner.state_bytes
 
 
 def greedy_answers(
