@@ -17,7 +17,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.runner import model_runner
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, ThinkingBudget
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
 
@@ -86,8 +86,8 @@ def serve(engine: Engine, events: dict[int, list[EngineRequest]], aborts: dict[i
 def random_request(draw: random.Random, name: str, longest: int, prefixes: list[list[int]]) -> EngineRequest:
     prompt = [draw.randrange(2, VOCAB_SIZE) for _ in range(draw.randint(1, longest * 2 // 3))]
     if draw.random() < 0.5:
-        shared = draw.choice(prefixes)[: draw.randint(0, len(prompt))]
-        prompt[: len(shared)] = shared
+        shared = draw.choice(prefixes)[: draw.choice([draw.randint(0, len(prompt)), longest // 2])]
+        prompt[: len(shared)] = shared  # many of one length: a state is found where another prompt or its branch ended
     common = {"arrival_time": draw.random(), "priority": draw.choice([-1, 0, 0, 0, 1])}
     common["part_of"] = draw.choice([None, None, "one"])
     if draw.random() < 0.1:
@@ -112,22 +112,30 @@ def random_request(draw: random.Random, name: str, longest: int, prefixes: list[
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_random_checkpoint(tmp_path_factory.mktemp("model"), llama_fields(vocab_size=VOCAB_SIZE))
-    return write_letters(folder)
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One model that attends alone, and one that keeps states."""
+    place = tmp_path_factory.mktemp("models")
+    return {
+        name: write_letters(write_random_checkpoint(place / name, FAMILIES[name](vocab_size=VOCAB_SIZE)))
+        for name in ("llama", "qwen3_5")
+    }
 
 
 @pytest.mark.parametrize(
-    ("seed", "kv_cache_dtype"),
+    ("seed", "family", "kv_cache_dtype"),
     [
-        pytest.param(seed, name, marks=pytest.mark.compute if seed >= most else ())
-        for name, most, num_seeds in (("auto", 5, 48), ("int8", 1, 16), ("fp8", 1, 16))
+        pytest.param(seed, *which, marks=pytest.mark.compute if seed >= most else ())
+        for which, most, num_seeds in (
+            (("llama", "auto"), 5, 48), (("llama", "int8"), 1, 16), (("llama", "fp8"), 1, 16),
+            (("qwen3_5", "auto"), 4, 48),
+        )
         for seed in range(num_seeds)
     ],
-)
+)  # fmt: skip
 def test_company_and_preemption_change_no_answer(
-    seed: int, kv_cache_dtype: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, family: str, kv_cache_dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = folders[family]
     draw = random.Random(seed)
     size, longest, num_seqs = draw.choice([1, 2, 4, 16]), draw.choice(LONGEST), draw.choice([1, 2, 4, 8])
     backend = draw.choice(["cpu_spans", "block_tables"])
@@ -136,14 +144,15 @@ def test_company_and_preemption_change_no_answer(
         kv_cache_dtype=kv_cache_dtype,
     )  # fmt: skip
     fewest, caches = -(-longest // size), draw.random() < 0.7
-    num_places = draw.choice([0, 1, fewest, 4 * fewest]) * caches
+    num_places = draw.choice([0, 1, fewest, 4 * fewest]) * caches * (not runner.state_bytes)
+    states = (num_seqs + 1 + draw.choice([0, 1, 4, 20]) * caches) * runner.state_bytes if runner.state_bytes else 0
     monkeypatch.setattr(model_runner, "_LOADED_AT_ONCE", draw.choice([0, 2**20]))  # else beside the steps
     config = EngineConfig(
         model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=size, max_model_len=longest,
         max_num_seqs=num_seqs, max_num_batched_tokens=max(num_seqs, draw.choice([1, 2, 7, 64])),
         max_num_queued_tokens=10**6, enable_prefix_caching=caches,
         host_kv_cache_memory=num_places * runner.kv_bytes_per_block() or None,
-        kv_cache_memory=(fewest + draw.choice([0, 1, fewest // 2])) * runner.kv_bytes_per_block(),
+        kv_cache_memory=(fewest + draw.choice([0, 1, fewest // 2])) * runner.kv_bytes_per_block() + states,
     )  # fmt: skip
     prefixes = [[draw.randrange(2, VOCAB_SIZE) for _ in range(longest)] for _ in range(2)]
     names = [str(draw.randrange(12)) for _ in range(draw.randint(1, 14))]
@@ -162,7 +171,7 @@ def test_company_and_preemption_change_no_answer(
     whole = [serve(Engine(alone, runner), {0: [request]}, {})[0] for request in requests]
     guesses = {"speculative_method": "ngram", "num_speculative_tokens": draw.randint(1, 5), "prompt_lookup_min": 1}
     for changes, is_busy in (
-        (guesses, False),
+        ({} if runner.state_bytes else guesses, False),
         ({}, False),
         ({"async_scheduling": True}, False),
         ({"async_scheduling": True}, True),

@@ -325,10 +325,10 @@ def parse_shape(
 ) -> dict[str, Any]:
     """The fields of `ModelConfig` in the spelling of every family.
 
-    The arguments are the family's defaults; `intermediate_size` None = the file says it; else None = as many key and value heads as query heads, and a head size of
-    hidden size over heads; `windows` reads the window of each layer; `rope_names` and `turned_share` are
-    `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for options without a
-    layer.
+    The arguments are the family's defaults: None = as many key and value heads as query heads, a head size of hidden
+    size over heads, and an `intermediate_size` that the file must give; `windows` reads the window of each layer;
+    `rope_names` and `turned_share` are `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or
+    UnsupportedArchitecture for options without a layer.
     """
     hidden_size = fields.positive_int("hidden_size")
     num_heads = fields.positive_int("num_attention_heads")

@@ -154,7 +154,7 @@ class BlockManager:
         if len(hashes) * self.block_size < end or not self.holds(hashes[-1]):
             self._tell_lost(self.states.give_back(place))
             return False
-        new, lost = self.states.name(hashes, place)
+        new, lost = self.states.name(hashes, place, is_branch=end == sequence.branch)
         self._tell_lost(lost)
         first = len(hashes) - len(new)
         for index, block_hash in enumerate(new, start=first):
@@ -258,8 +258,6 @@ class BlockManager:
                     self._free.empty(block)
             if was_hosted or first is not None:
                 self._forget(block_hash)
-            if self.states is not None:
-                self._tell_lost(self.states.drop(block_hash))
 
     # -- allocation ------------------------------------------------------------------------------------------------
 
@@ -398,6 +396,8 @@ class BlockManager:
         if self._adapter_of:
             self._adapter_of.pop(block_hash, None)
         self._tell_removed(block_hash)
+        if self.states is not None:  # blocks are evicted from the end of a chain on
+            self._tell_lost(self.states.drop(block_hash))
 
     def _tell_removed(self, block_hash: BlockHash) -> None:
         if self.listener is not None and (self.states is None or self.states.is_usable(block_hash)):

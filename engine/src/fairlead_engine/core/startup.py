@@ -43,8 +43,9 @@ def choose_cache_size(
     state_bytes: int = 0,
 ) -> CacheSize:  # fmt: skip
     """Context and KV blocks for the configured memory, or for `device_memory` bytes; None = the device has no memory of
-    its own. `state_bytes`: of a sequence of a recurrent model. Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError
-    for a context beyond the model's, and KVCacheTooSmall when one sequence does not fit."""
+    its own. `state_bytes`: of a sequence of a recurrent model. Without `max_model_len` the context is the model's, or
+    as much of it as the blocks hold. Raises ConfigError for a context beyond the model's, and KVCacheTooSmall when one
+    sequence does not fit."""
     max_model_len = _wanted_length(config, max_position_embeddings)
     if config.kv_cache_memory is not None:
         memory = config.kv_cache_memory

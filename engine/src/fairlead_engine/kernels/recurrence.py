@@ -90,8 +90,8 @@ def recur(
         state = cache.matrices[row]
         for at in range(first, end, _CHUNK):
             part = slice(at, min(at + _CHUNK, end))
-            of_heads = (each[part].transpose(0, 1) for each in (query, key, value, decay, strength))
-            found, state = _chunk(*of_heads, state)
+            of_tokens = [each[part].transpose(0, 1) for each in (query, key, value, decay, strength)]
+            found, state = _chunk(of_tokens, state)
             output[part] = found.transpose(0, 1)
         cache.matrices[row] = state
         if keep is not None:
@@ -99,11 +99,11 @@ def recur(
     return output
 
 
-def _chunk(
-    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Consecutive tokens of one sequence, [heads, tokens, ...], from `state` on: their outputs, and the state behind.
-    Each token's change of the state depends on the earlier ones': (1 + L) changes = strength (value - decayed key S)."""
+def _chunk(of_tokens: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs of consecutive tokens of one sequence, and the state behind them. `of_tokens`: the first arguments of
+    `recur`, [heads, tokens, ...]. A token's change of the state depends on the earlier ones': (1 + L) changes =
+    strength (value - decayed key S)."""
+    query, key, value, decay, strength = of_tokens
     total = decay.cumsum(1)
     faded = (total.unsqueeze(2) - total.unsqueeze(1)).exp().tril()  # [heads, later, earlier]
     strength = strength.unsqueeze(-1)

@@ -5,14 +5,13 @@ The runner calls it once per step. It knows no requests: attention alone knows w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fairlead_common.models.model_config import ModelConfig
-from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
@@ -82,7 +81,7 @@ class Decoder:
     def __call__(
         self,
         step: ForwardInput,
-        caches: Sequence[LayerCache],
+        caches: Sequence[Any],
         between: "BetweenAttentions | None" = None,
         taps: Taps | None = None,
     ) -> Tensor:

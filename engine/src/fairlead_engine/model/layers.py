@@ -241,8 +241,8 @@ class AttentionLayer(Protocol):
     def heads(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] → input of the backend [tokens, *heads_shape]."""
 
-    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        """[tokens, *heads_shape] → [tokens, attended_size]."""
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: Any) -> Tensor:
+        """[tokens, *heads_shape] → [tokens, attended_size]. `cache`: a `LayerCache`, or a `StateCache`."""
 
 
 @dataclass(frozen=True, slots=True)

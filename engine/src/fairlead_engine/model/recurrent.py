@@ -26,7 +26,7 @@ class GatedAttention(Attention):
         return 2 * (self.num_heads + self.num_kv_heads), self.head_dim
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        query, gate, others = heads.split((self.num_heads, self.num_heads, 2 * self.num_kv_heads), 1)
+        query, gate, others = torch.split(heads, [self.num_heads, self.num_heads, 2 * self.num_kv_heads], 1)
         # An explicit class: a dataclass with slots is another class than the one that super() would look up.
         attended = Attention.attend(self, torch.cat((query, others), 1), step, rotations, cache)
         return attended * gate.flatten(1).sigmoid()
@@ -67,9 +67,11 @@ class GatedDeltaNet:
         shape, rows = self.shape, step.states
         assert rows is not None, "the step was prepared for a model without states"
         size, keys = shape.num_heads, shape.num_key_heads * shape.key_dim
-        mixed, gate, strength, decay = heads.squeeze(1).split((shape.channels, self.attended_size, size, size), 1)
+        mixed, gate, strength, decay = torch.split(
+            heads.squeeze(1), [shape.channels, self.attended_size, size, size], 1
+        )
         mixed = convolve(mixed, self.kernel, cache, rows)
-        query, key, value = mixed.split((keys, keys, self.attended_size), 1)
+        query, key, value = torch.split(mixed, [keys, keys, self.attended_size], 1)
         query, key = (_normed(each.reshape(len(mixed), -1, shape.key_dim)) for each in (query, key))
         decay = -self.rates * functional.softplus(decay.float() + self.offsets)
         value = value.reshape(len(mixed), size, -1).float()

@@ -544,7 +544,7 @@ def parted(num_groups: int, sizes: tuple[int, ...]) -> Tensor:
     """Order of rows stored by group, each with parts of these sizes, in which equal parts of all groups follow each
     other: int64 [rows]."""
     stored = torch.arange(num_groups * sum(sizes)).view(num_groups, -1)
-    return torch.cat([part.flatten() for part in stored.split(sizes, 1)])
+    return torch.cat([part.flatten() for part in torch.split(stored, list(sizes), 1)])
 
 
 def layer_index(prefix: str) -> int:

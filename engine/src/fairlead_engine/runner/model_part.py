@@ -18,7 +18,6 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.dispatch import triton_lacks
-from fairlead_engine.kernels.recurrence import StateCache
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.decoder import Decoder, Taps
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig
@@ -110,7 +109,8 @@ class ModelPart:
         self.meter = choose_meter(self.device)
         """None = the device's memory is the machine's."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
-        self._caches: list[LayerCache | StateCache] = []
+        self._caches: list[Any] = []
+        """A `LayerCache` or a `StateCache` of each layer."""
         self._states: SlotStates | None = None
         """Of a recurrent model, made with the cache."""
         self.host: HostCache | None = None
@@ -121,11 +121,11 @@ class ModelPart:
         folder = Path(settings.model)
         if settings.max_image_pixels is not None and found.task.images is None:
             raise ConfigError("max_image_pixels", "is set, and this model sees no images", "leave it out")
-        if found.recurrent:
-            _check_recurrent(settings, found, self.shard.size)
         if isinstance(found, ForeignConfig):
             check_settings(settings, self.shard.size)
             return load_foreign(folder, found, self.dtype, self.device)
+        if found.recurrent:
+            _check_recurrent(settings, found, self.shard.size)
         if found.vision is not None and self.shard.size > 1:
             problem = f"is {self.shard.size}, and a model that sees images is not divided"
             raise ConfigError("tensor_parallel_size", problem, "leave it out, or take a smaller model")
@@ -144,13 +144,13 @@ class ModelPart:
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks and slots; forgets what an earlier cache held."""
-        self._caches, self._graphs, self.host = [], None, None  # frees the earlier one first
+        self._caches, self._graphs, self.host, self._states = [], None, None, None  # frees the earlier one first
         stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
-        attended = iter(self.backend.allocate(self.layout, num_blocks + stays))
-        self._states = self._make_states(num_slots, 0)
-        kept = iter(() if self._states is None else self._states.caches)
-        recurrent = self.config.recurrent
-        self._caches = [next(kept if layer in recurrent else attended) for layer in range(self.config.num_layers)]
+        self._caches = [*self.backend.allocate(self.layout, num_blocks + stays)]
+        if self.config.state is not None:
+            self._states = SlotStates(self.config, num_slots, 0, self.dtype, self.device)
+            for layer, cache in sorted(self._states.caches.items()):
+                self._caches.insert(layer, cache)
         self._tables = self.backend.tables(self.layout, num_slots + stays, blocks_per_slot)
         self.tokens = SlotTokens(num_slots + stays, blocks_per_slot * self.layout.block_size, self.device, stays=stays)
         if stays:
@@ -160,18 +160,9 @@ class ModelPart:
 
     def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
         """Makes room for snapshots of a recurrent model's states; forgets all states."""
-        self._states = self._make_states(num_slots, num_snapshots)
-        assert self._states is not None
-        kept = iter(self._states.caches)
-        self._caches = [
-            next(kept) if layer in self.config.recurrent else cache for layer, cache in enumerate(self._caches)
-        ]
-
-    def _make_states(self, num_slots: int, num_snapshots: int) -> SlotStates | None:
-        shape, num_layers = self.config.state, len(self.config.recurrent)
-        if shape is None:
-            return None
-        return SlotStates(shape, num_layers, num_slots, num_snapshots, self.dtype, self.device)
+        self._states = SlotStates(self.config, num_slots, num_snapshots, self.dtype, self.device)
+        for layer, cache in self._states.caches.items():
+            self._caches[layer] = cache
 
     def allocate_places(self, num_places: int) -> None:
         caches = [cache for cache in self._caches if isinstance(cache, LayerCache)]

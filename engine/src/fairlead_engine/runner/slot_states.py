@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_common.models.model_config import StateShape
+from fairlead_common.models.model_config import DecoderShape
 from fairlead_engine.kernels.recurrence import StateCache, StateRows, Stretch
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.runner.step_plan import StepPlan
@@ -15,17 +15,19 @@ class SlotStates:
     """Rows of every recurrent layer's cache: slots, zeros, snapshots, in this order."""
 
     def __init__(
-        self, shape: StateShape, num_layers: int, num_slots: int, num_snapshots: int, dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:  # fmt: skip
+        self, config: DecoderShape, num_slots: int, num_snapshots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         rows, self._zeros, self._device = num_slots + 1 + num_snapshots, num_slots, device
-        self.caches = [
-            StateCache(
+        shape = config.state
+        assert shape is not None, "the model is not recurrent"
+        self.caches = {
+            layer: StateCache(
                 torch.zeros(rows, shape.kernel_size - 1, shape.channels, dtype=dtype, device=device),
                 torch.zeros(rows, shape.num_heads, shape.key_dim, shape.value_dim, device=device),
             )
-            for _ in range(num_layers)
-        ]
+            for layer in config.recurrent
+        }
+        """By layer."""
 
     def restore(self, plan: StepPlan) -> None:
         """Before a step: states of slots that begin with it."""
@@ -55,7 +57,7 @@ class SlotStates:
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
         if pairs:
             sources, targets = to_device(np.array(pairs, np.int64).T.copy(), self._device)
-            for cache in self.caches:
+            for cache in self.caches.values():
                 cache.copy(sources, targets)
 
 

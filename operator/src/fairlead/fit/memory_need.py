@@ -290,16 +290,17 @@ def kv_block_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
     """Of one block of one rank's cache."""
     is_float = choice.kv_dtype == KvCacheDtype.AUTO
     return block_bytes(
-        shape.num_attention_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size, each if is_float else 1,
-        has_scales=not is_float, has_values=shape.shared_value_dim is None,
+        shape.num_attention_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size,
+        each if is_float else 1, has_scales=not is_float, has_values=shape.shared_value_dim is None,
     )  # fmt: skip
 
 
 def _work_space(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, each: int) -> int:
-    """The largest step: stream, heads and feed-forward of its tokens, logits of its sequences. A GPU's graphs take as
-    much again."""
+    """The largest step: stream, heads and feed-forward of its tokens, logits of its sequences; a GPU's graphs take as
+    much again. Beside it, a recurrent model's states of all sequences."""
     tokens, sequences = choice.num_batched_tokens(device), choice.num_seqs(device)
     heads = (shape.num_heads // choice.ranks + 2 * shape.kv_heads_of(choice.ranks)) * shape.head_dim
     of_token = (4 * shape.hidden_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each
     step = tokens * of_token + sequences * shape.vocab_size * _LOGIT_BYTES
-    return 2 * step if device is DeviceKind.CUDA else step
+    states = (sequences + 1) * shape.state_bytes(each)
+    return states + (2 * step if device is DeviceKind.CUDA else step)

@@ -22,7 +22,14 @@ def parse_qwen3_5(fields: JsonFields) -> ModelConfig:
 
 
 def parse_qwen3_5_moe(fields: JsonFields) -> QwenExpertsConfig:
-    shape = qwen_experts(fields, _shape(fields, num_kv_heads=2, intermediate_size=512), expert_size=512, num_experts=256, chosen=8, sums=True)
+    shape = qwen_experts(
+        fields,
+        _shape(fields, num_kv_heads=2, intermediate_size=512),
+        expert_size=512,
+        num_experts=256,
+        chosen=8,
+        sums=True,
+    )
     return QwenExpertsConfig(**shape, shared_expert_size=fields.positive_int("shared_expert_intermediate_size", 512))
 
 
@@ -40,7 +47,9 @@ def _shape(fields: JsonFields, num_kv_heads: int, intermediate_size: int | None 
         kernel_size=fields.positive_int("linear_conv_kernel_dim", 4),
     )
     if state.num_heads % state.num_key_heads:
-        raise fields.invalid("linear_num_value_heads", f"must be a multiple of linear_num_key_heads ({state.num_key_heads})")
+        raise fields.invalid(
+            "linear_num_value_heads", f"must be a multiple of linear_num_key_heads ({state.num_key_heads})"
+        )
     return {
         **shape,
         **attention_bias(fields, False),

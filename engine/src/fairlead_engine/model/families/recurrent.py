@@ -55,4 +55,3 @@ def _recurrent_layer(
         eps=config.rms_norm_eps,
         shape=state,
     )
-

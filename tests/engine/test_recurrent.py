@@ -1,0 +1,138 @@
+"""Models that keep states: what is reused of them, what routers are told, and what is refused by name."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead_common.wire.blocks import BlockHash, hash_blocks
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.state_snapshots import StateSnapshots
+from fairlead_engine.errors import ConfigError
+from fairlead_engine.types import SequenceOutput
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered
+from fairlead_engine_testing.checkpoints import qwen3_5_fields, write_random_checkpoint
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config, small_engine
+
+SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("models") / "qwen3_5", qwen3_5_fields())
+
+
+class Told:
+    """What a router knows of an engine's blocks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.known: set[BlockHash] = set()
+        engine.blocks.listener = self
+
+    def stored(self, parent: BlockHash, hashes: list[BlockHash]) -> None:
+        assert self.known.isdisjoint(hashes)
+        self.known.update(hashes)
+
+    def removed(self, block_hash: BlockHash) -> None:
+        self.known.remove(block_hash)
+
+    def predicted(self, prompt: list[int]) -> int:
+        """Tokens of a prompt that are cached, as far as is known."""
+        number = 0
+        for block_hash in hash_blocks(prompt[:-1], SIZE):
+            if block_hash not in self.known:
+                break
+            number += SIZE
+        return number
+
+
+def asked(engine: Engine, prompt: list[int], max_tokens: int = 4) -> SequenceOutput:
+    return answered(engine, [make_request("r", prompt, max_tokens=max_tokens, ignore_eos=True)])["r"]
+
+
+def test_a_prompt_is_reused_to_its_last_whole_block_an_answer_to_its_last_and_a_branch_from_the_third_on(
+    folder: Path,
+) -> None:
+    engine, draw = small_engine(folder), random.Random(0)
+    told = Told(engine)
+    tokens = [draw.randrange(2, 250) for _ in range(300)]
+    first = tokens[:61]
+    answer = asked(engine, first, 30)
+    assert (answer.num_cached_tokens, told.predicted(first)) == (0, 56)
+    assert asked(engine, first).num_cached_tokens == 56
+    longer = [*first, *answer.new_token_ids, 7, 8, 9]
+    assert told.predicted(longer) == 88  # 61 + 30 tokens, of which the last is not computed
+    assert asked(engine, longer).num_cached_tokens == 88
+    branches = [[*tokens[:42], *tokens[start : start + 40]] for start in (100, 150, 200)]
+    assert [asked(engine, each).num_cached_tokens for each in branches] == [0, 40, 40]
+
+
+@pytest.mark.parametrize("num_blocks", [300, 600])
+def test_routers_are_told_of_what_can_be_reused(folder: Path, num_blocks: int) -> None:
+    """200 turns of conversations over a few system prompts, in caches that hold some of them."""
+    config = small_config(folder, max_model_len=400)
+    engine, draw = engine_of_blocks(config, num_blocks), random.Random(num_blocks)
+    told, is_exact = Told(engine), []
+    systems = [[draw.randrange(2, 250) for _ in range(draw.randint(40, 90))] for _ in range(3)]
+    talks = [[*draw.choice(systems)] for _ in range(12)]
+    for _ in range(200):
+        number = draw.randrange(len(talks))
+        talk = talks[number]
+        talk += [draw.randrange(2, 250) for _ in range(draw.randint(1, 30))]
+        predicted = told.predicted(talk)
+        output = asked(engine, talk, draw.randint(1, 20))
+        is_exact.append(abs(output.num_cached_tokens - predicted) <= SIZE)
+        talk += output.new_token_ids
+        if len(talk) > 330:
+            talks[number] = [*draw.choice(systems)]
+    assert sum(is_exact) >= 0.95 * len(is_exact)
+    engine.check()
+    assert engine.load.prefix_hit_tokens > 0
+
+
+@given(data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_places_and_usable_blocks_are_counted_rightly(data: st.DataObject) -> None:
+    """Whatever is taken, named, lifted and dropped, a place has one state, and usable is what leads to a state."""
+    states = StateSnapshots(data.draw(st.integers(0, 4)))
+    chains = [[bytes([at % (kind + 2), at]) for at in range(length)] for kind in range(3) for length in (1, 3, 5)]
+    usable: set[Any] = set()
+    taken: list[int] = []
+    for action in data.draw(st.lists(st.sampled_from(["take", "name", "lift", "drop", "give back"]), max_size=40)):
+        chain = data.draw(st.sampled_from(chains))
+        new, lost = [], []
+        if action == "take":
+            place, lost = states.take()
+            taken += [] if place is None else [place]
+        elif action == "lift" and (place := states.lift(chain[-1])) is not None:
+            taken.append(place)
+        elif action == "drop":
+            lost = states.drop(chain[-1])
+        elif taken and action == "name":
+            new, lost = states.name(chain, taken.pop())
+        elif taken and action == "give back":
+            lost = states.give_back(taken.pop())
+        assert usable.isdisjoint(new) or not new
+        usable = (usable | set(new)) - set(lost)
+        assert usable == {each for each in {x for chain in chains for x in chain} if states.is_usable(each)}
+        states.check()
+        deepest = states.deepest(chain, len(chain))
+        assert not deepest or states.use(chain[deepest - 1]) not in taken
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"speculative_method": "ngram", "num_speculative_tokens": 2}, "speculative_method"),
+        ({"host_kv_cache_memory": 2**20}, "host_kv_cache_memory"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size"),
+    ],
+)
+def test_what_states_do_not_take_is_refused_by_name(folder: Path, settings: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match="Qwen3_5ForCausalLM") as refused:
+        small_engine(folder, **settings)
+    assert str(refused.value).startswith(name.replace("_", "-"))
