@@ -54,7 +54,9 @@ def test_a_model_is_transformers_with_a_cache_that_rounds(family: str, name: str
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         token_ids = torch.tensor([prompt + output[:-1]])
         with torch.inference_mode():
-            logits = reference.model(folder)(token_ids, past_key_values=RoundingCache()).logits[0, len(prompt) - 1 :]
+            logits = reference.model(folder)(
+                token_ids, past_key_values=RoundingCache(config=reference.model(folder).config)
+            ).logits[0, len(prompt) - 1 :]
             floats = reference.model(folder)(token_ids).logits[0, len(prompt) - 1 :]
         gaps.append(logits.amax(1) - logits.gather(1, torch.tensor(output)[:, None])[:, 0])
         plain.append((logits - floats).abs().amax(1))

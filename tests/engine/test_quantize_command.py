@@ -84,7 +84,8 @@ def test_every_family_stays_what_it_was(family: str, method: str, tmp_path: Path
     orders = {"format_name": "int8-weight-only", "group_size": 16}
     stored = written(folder, tmp_path / "stored", torch.tensor(TOKENS), method=method, **orders)
     found = compare(logits(stored), logits(folder), TOKENS[:2])
-    most = 0.06 if family == "deepseek_v3" else 0.03  # whose router, close as its scores are, takes another expert once
+    # Routers whose scores are close take another expert once.
+    most = 0.06 if family in ("deepseek_v3", "qwen3_next", "qwen3_5_moe") else 0.03
     assert 0 < found.mean_logit_error < most * found.logit_deviation
     if method == "awq" and family in ("gemma2", "llama", "qwen2"):
         key = "model.layers.0.input_layernorm.weight"

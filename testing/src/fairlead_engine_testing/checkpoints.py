@@ -180,7 +180,7 @@ def qwen2_moe_fields(**changes: Any) -> dict[str, Any]:
 
 _RECURRENT = {
     "head_dim": 16, "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 12, "linear_value_head_dim": 20,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 12, "linear_value_head_dim": 16,
     "linear_conv_kernel_dim": 4,
 }  # fmt: skip
 
@@ -196,6 +196,12 @@ def qwen3_5_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of the text part of a tiny Qwen3.5, with changes."""
     own = {"partial_rotary_factor": 0.25}
     return {**_fields("Qwen3_5ForCausalLM", "qwen3_5_text"), **_RECURRENT, **own, **changes}
+
+
+def qwen3_5_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of the text part of a tiny Qwen3.5 with experts, with changes."""
+    fields = qwen3_next_fields(architectures=["Qwen3_5MoeForCausalLM"], model_type="qwen3_5_moe_text")
+    return {name: value for name, value in fields.items() if name != "intermediate_size"} | changes
 
 
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
@@ -239,6 +245,7 @@ FAMILIES = {
     "qwen3_moe": qwen3_moe_fields,
     "qwen3_next": qwen3_next_fields,
     "qwen3_5": qwen3_5_fields,
+    "qwen3_5_moe": qwen3_5_moe_fields,
     "seed_oss": seed_oss_fields,
     "smollm3": smollm3_fields,
 }

@@ -85,6 +85,8 @@ _ROUNDED = 2.0
 """Mean errors of other number formats are at most so many times those that transformers has in them."""
 _QUANTISED = {"int8": 0.1, "int8-weight-only": 0.08, "int4-weight-only": 0.5, "fp8": 0.25}
 """Mean errors over the deviation of the reference's log-probabilities; of noise it is above 1."""
+_RECURRENT = 1.6
+"""Factor of these where states carry the errors of earlier tokens along."""
 _SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
 _DTYPES = ("float32", "bfloat16")
 _ADAPTED = {
@@ -244,7 +246,8 @@ def quantised(row: Row, folder: Path) -> Found:
         ours, wanted, _ = _told(row, folder, exact, exact, quantization=name)
         assert ours.isfinite().all()
         error = float((ours - wanted).abs().mean() / exact.std())
-        assert 0 < error < _QUANTISED[name], f"{name} of {row.architecture} is {error:.3f} deviations off"
+        most = _QUANTISED[name] * (_RECURRENT if row.architecture.startswith(("Qwen3Next", "Qwen3_5")) else 1.0)
+        assert 0 < error < most, f"{name} of {row.architecture} is {error:.3f} deviations off"
 
     return {name: _refusal(lambda name=name: compared(name), folder) for name in QUANTIZATIONS}  # type: ignore[misc]
 

@@ -25,7 +25,10 @@ _BITS = {"int4-weight-only": 4}
 def is_quantized(name: str) -> bool:
     """Whether the tensor is the weight of a linear layer, or of several experts', but for the output projection's and
     routers'."""
-    linear = ("_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight")
+    linear = (
+        "_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight", "in_proj_qkvz.weight",
+        "in_proj_qkv.weight", "in_proj_z.weight",
+    )  # fmt: skip
     return name.endswith((*linear, ".experts.gate_up_proj", ".experts.down_proj"))
 
 

@@ -71,6 +71,8 @@ def test_weights_take_what_the_engine_counts(family: str, ranks: int, tmp_path: 
     folder = write_random_checkpoint(tmp_path, TINY[family]())
     shape = shape_of(folder)
     config = read_config(folder)
+    if config.recurrent and ranks > 1:
+        pytest.skip("recurrent layers are not divided")
     model = load_model(folder, config, torch.float32, CPU)
     assert shape.num_parameters == model.num_parameters
     assert shape.num_parameters * 4 == files_bytes(folder)
@@ -148,6 +150,8 @@ def test_a_vision_tower_is_counted(tmp_path: Path) -> None:
 def test_places_of_adapters_take_what_the_engine_lays_out(family: str, ranks: int, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path, TINY[family]())
     config = read_config(folder)
+    if config.recurrent and ranks > 1:
+        pytest.skip("recurrent layers are not divided")
     slots = AdapterSlots(3, 8, torch.float32, CPU, hidden_size=config.hidden_size)
     load_model(folder, config, torch.float32, CPU, None, Shard(0, ranks), slots=slots)
     choice = EngineChoice(ranks=ranks, num_adapters=3, adapter_rank=8)

@@ -105,6 +105,8 @@ class StateShape:
     value_dim: int
     kernel_size: int
     """Tokens that the convolution sees, including the present one."""
+    num_projections: int
+    """Tensors in which the checkpoint has the projections of queries, keys, values and gates."""
 
     @property
     def channels(self) -> int:
@@ -276,9 +278,9 @@ class ModelConfig(DecoderShape):
     def _recurrent_parts(self, state: StateShape) -> list[WeightPart]:
         """Of all recurrent layers, which are not divided."""
         num, hidden, values = len(self.recurrent), self.hidden_size, state.num_heads * state.value_dim
-        rows = state.channels + values + 2 * state.num_heads
         return [
-            WeightPart("linear_attn.in_proj", num, rows, hidden, projections=2),
+            WeightPart("linear_attn.in_proj", num, state.channels + values, hidden, projections=state.num_projections),
+            WeightPart("linear_attn.in_proj_ba", num, 2 * state.num_heads, hidden, WeightRole.PRECISE),
             WeightPart("linear_attn.out_proj", num, hidden, values),
             vector("linear_attn.conv1d", num, state.channels * state.kernel_size),
             vector("linear_attn.rates", num, 2 * state.num_heads),

@@ -30,6 +30,12 @@ class StateCache(NamedTuple):
         for tensor in (self.inputs, self.matrices):
             tensor.index_copy_(0, targets, tensor[sources])
 
+    def cleared(self) -> "StateCache":
+        """Itself, with zeros in all rows."""
+        for tensor in (self.inputs, self.matrices):
+            tensor.zero_()
+        return self
+
 
 class Stretch(NamedTuple):
     """Consecutive tokens of one sequence."""

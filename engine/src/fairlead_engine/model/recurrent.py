@@ -26,10 +26,11 @@ class GatedAttention(Attention):
         return 2 * (self.num_heads + self.num_kv_heads), self.head_dim
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
-        query, gate, others = torch.split(heads, [self.num_heads, self.num_heads, 2 * self.num_kv_heads], 1)
+        asked, others = torch.split(heads, [2 * self.num_heads, 2 * self.num_kv_heads], 1)
+        query, gate = asked[:, ::2], asked[:, 1::2]
         # An explicit class: a dataclass with slots is another class than the one that super() would look up.
         attended = Attention.attend(self, torch.cat((query, others), 1), step, rotations, cache)
-        return attended * gate.flatten(1).sigmoid()
+        return attended * gate.sigmoid().flatten(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,11 @@ class GatedDeltaNet:
     """A recurrent layer of Qwen3-Next (`AttentionLayer`)."""
 
     project: Linear
-    """[rows, hidden] → queries, keys, values, gates of outputs, strengths and decays, side by side."""
+    """[rows, hidden] → queries, keys, values and gates of outputs, side by side."""
+    modulate: Linear
+    """[rows, hidden] → strengths and decays."""
+    is_grouped: bool
+    """Whether both lie by key head; else all queries come first, and so on."""
     output: Linear
     kernel: Tensor
     """float32 [kernel_size, channels]: weights of the convolution."""
@@ -60,7 +65,14 @@ class GatedDeltaNet:
         return self.shape.num_heads * self.shape.value_dim
 
     def heads(self, x: Tensor) -> Tensor:
-        return self.project(x).unsqueeze(1)
+        shape, each = self.shape, self.shape.num_heads // self.shape.num_key_heads
+        projected, modulated = self.project(x), self.modulate(x)
+        if not self.is_grouped:
+            return torch.cat((projected, modulated), 1).unsqueeze(1)
+        sizes = [shape.key_dim, shape.key_dim, each * shape.value_dim, each * shape.value_dim]
+        groups = projected.view(len(x), shape.num_key_heads, -1), modulated.view(len(x), shape.num_key_heads, -1)
+        parts = (*torch.split(groups[0], sizes, 2), *torch.split(groups[1], [each, each], 2))
+        return torch.cat([part.flatten(1) for part in parts], 1).unsqueeze(1)
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: StateCache) -> Tensor:
         """[tokens, *heads_shape] → [tokens, attended_size]; `cache` holds the states of all slots."""

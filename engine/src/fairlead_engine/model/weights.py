@@ -208,18 +208,16 @@ class Weights:
         prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
         query_part, kv_part = scaled(heads, config.head_dim), scaled(kv_heads, config.head_dim)
+        asked_part = scaled(query_part, 1 + config.gates_attention)  # a head's gate lies behind its query
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         asked = (1 + config.gates_attention) * query_size
         projections = {f"{prefix}.q_proj": asked, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
-        if config.gates_attention:  # a head's gate lies behind its query
-            self.reorder(f"{prefix}.q_proj", parted(config.num_heads, (config.head_dim, config.head_dim)))
-            query_part = WHOLE
         if is_fused:
             self._divide(f"{prefix}.qkv_proj", projections)
         if config.are_pairs_adjacent:
             order = halves_of_pairs(config.head_dim, config.rope.num_turned(config.head_dim))
             for name in ("q_proj", "k_proj"):
-                self.reorder(f"{prefix}.{name}", order)
+                self._reorder(f"{prefix}.{name}", order)
         head_norm = None
         if config.query_norm is QueryNorm.HEADS:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
@@ -238,7 +236,7 @@ class Weights:
             sinks = sinks.float()
         return (GatedAttention if config.gates_attention else Attention)(
             qkv=self.linear(
-                projections, config.hidden_size, bias=config.qkv_bias, row_parts=[query_part, kv_part, kv_part]
+                projections, config.hidden_size, bias=config.qkv_bias, row_parts=[asked_part, kv_part, kv_part]
             ),
             output=self.linear(
                 {f"{prefix}.o_proj": config.hidden_size}, query_size, bias=config.output_bias, column_part=query_part
@@ -409,8 +407,8 @@ class Weights:
         stored = dict.fromkeys(self._checkpoint.place(name, 0)[0] for name in names)
         return self._watch(list(stored), made, is_sensitive)
 
-    def reorder(self, name: str, order: Tensor) -> None:
-        """The rows of each head, or all, are read in another order."""
+    def _reorder(self, name: str, order: Tensor) -> None:
+        """The rows of each head are read in another order."""
         self._checkpoint.reorder(name, order)
         if self._slots is not None:
             self._slots.orders[name] = order
@@ -538,13 +536,6 @@ class Weights:
         """Counts a tensor that is this rank's part of `num_parameters`."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
-
-
-def parted(num_groups: int, sizes: tuple[int, ...]) -> Tensor:
-    """Order of rows stored by group, each with parts of these sizes, in which equal parts of all groups follow each
-    other: int64 [rows]."""
-    stored = torch.arange(num_groups * sum(sizes)).view(num_groups, -1)
-    return torch.cat([part.flatten() for part in torch.split(stored, list(sizes), 1)])
 
 
 def layer_index(prefix: str) -> int:

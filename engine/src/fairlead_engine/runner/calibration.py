@@ -6,11 +6,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
 from fairlead_engine.kernels.attention.block_tables import BlockTables
+from fairlead_engine.kernels.recurrence import StateCache
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.runner.prepared_batch import prepare
+from fairlead_engine.runner.slot_states import SlotStates
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import plan_prompt
 
@@ -87,7 +89,8 @@ class LayerwiseReading:
         plan = plan_prompt(texts[0].numpy(), num_blocks)
         tokens = SlotTokens(1, num_blocks * _BLOCK_SIZE, weight.device)
         tables = backend.tables(layout, 1, num_blocks)
-        self._step = prepare(plan, backend, tables, tokens, weight.device).forward
+        self._slot = None if config.state is None else SlotStates(config, 1, 0, weight.dtype, weight.device)
+        self._step = prepare(plan, backend, tables, tokens, weight.device, states=self._slot).forward
         self._model = model
         self._rotations = model.rotations(self._step.positions)
         self._states: list[tuple[Tensor | None, Tensor]] = [
@@ -110,5 +113,11 @@ class LayerwiseReading:
     def _through(self, index: int, state: tuple[Tensor | None, Tensor]) -> tuple[Tensor, Tensor]:
         layer = self._model.layers[index]
         heads, stream = layer.before_attention(*state)
-        attended = layer.attention.attend(heads, self._step, self._rotations, self._cache)
+        attended = layer.attention.attend(heads, self._step, self._rotations, self._cache_of(index))
         return layer.after_attention(attended, stream)
+
+    def _cache_of(self, index: int) -> LayerCache | StateCache:
+        """Of a text that begins."""
+        if self._slot is None or index not in self._slot.caches:
+            return self._cache
+        return self._slot.caches[index].cleared()

@@ -13,7 +13,14 @@ _ATTENDS, _RECURS = "full_attention", "linear_attention"
 
 
 def parse_qwen3_next(fields: JsonFields) -> QwenExpertsConfig:
-    shape = qwen_experts(fields, _shape(fields, num_kv_heads=2), expert_size=512, num_experts=512, chosen=10, sums=True)
+    shape = qwen_experts(
+        fields,
+        _shape(fields, num_kv_heads=2, num_projections=1),
+        expert_size=512,
+        num_experts=512,
+        chosen=10,
+        sums=True,
+    )
     return QwenExpertsConfig(**shape, shared_expert_size=fields.positive_int("shared_expert_intermediate_size", 512))
 
 
@@ -33,7 +40,9 @@ def parse_qwen3_5_moe(fields: JsonFields) -> QwenExpertsConfig:
     return QwenExpertsConfig(**shape, shared_expert_size=fields.positive_int("shared_expert_intermediate_size", 512))
 
 
-def _shape(fields: JsonFields, num_kv_heads: int, intermediate_size: int | None = None) -> dict[str, Any]:
+def _shape(
+    fields: JsonFields, num_kv_heads: int, num_projections: int = 2, intermediate_size: int | None = None
+) -> dict[str, Any]:
     """Fields of all of these families."""
     shape = parse_shape(
         fields, num_kv_heads=num_kv_heads, head_dim=2 * QWEN3_HEAD_DIM, windows=_everything, turned_share=0.25,
@@ -45,6 +54,7 @@ def _shape(fields: JsonFields, num_kv_heads: int, intermediate_size: int | None 
         key_dim=fields.positive_int("linear_key_head_dim", 128),
         value_dim=fields.positive_int("linear_value_head_dim", 128),
         kernel_size=fields.positive_int("linear_conv_kernel_dim", 4),
+        num_projections=num_projections,
     )
     if state.num_heads % state.num_key_heads:
         raise fields.invalid(

@@ -6,7 +6,7 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.experts import qwen_feed_forward
 from fairlead_engine.model.layers import AttentionLayer
 from fairlead_engine.model.recurrent import GatedDeltaNet
-from fairlead_engine.model.weights import Weights, layer_index, parted
+from fairlead_engine.model.weights import Weights, layer_index
 
 
 def build_qwen3_next(weights: Weights, config: QwenExpertsConfig) -> Decoder:
@@ -21,6 +21,7 @@ def _build(weights: Weights, config: ModelConfig, *, is_grouped: bool) -> Decode
     """`is_grouped`: projections of a recurrent layer are stored as two, by key head."""
     state = config.state
     assert state is not None
+    weights.skip("mtp.")  # layers that guess a token further
 
     def attention(prefix: str) -> AttentionLayer:
         if layer_index(prefix) not in config.recurrent:
@@ -37,16 +38,17 @@ def _recurrent_layer(
 ) -> GatedDeltaNet:
     heads, values = state.num_heads, state.num_heads * state.value_dim
     if is_grouped:
-        stored = {"in_proj_qkvz": state.channels + values, "in_proj_ba": 2 * heads}
-        wide, each = state.value_dim * heads // state.num_key_heads, heads // state.num_key_heads
-        sizes = (state.key_dim, state.key_dim, wide, wide)
-        weights.reorder(f"{prefix}.in_proj_qkvz", parted(state.num_key_heads, sizes))
-        weights.reorder(f"{prefix}.in_proj_ba", parted(state.num_key_heads, (each, each)))
+        wide, narrow = {"in_proj_qkvz": state.channels + values}, {"in_proj_ba": 2 * heads}
     else:
-        stored = {"in_proj_qkv": state.channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+        wide = {"in_proj_qkv": state.channels, "in_proj_z": values}
+        narrow = {"in_proj_b": heads, "in_proj_a": heads}
     kernel = weights.offsets(f"{prefix}.conv1d.weight", state.channels, 1, state.kernel_size)
     return GatedDeltaNet(
-        project=weights.linear({f"{prefix}.{name}": size for name, size in stored.items()}, config.hidden_size),
+        project=weights.linear({f"{prefix}.{name}": size for name, size in wide.items()}, config.hidden_size),
+        modulate=weights.linear(
+            {f"{prefix}.{name}": size for name, size in narrow.items()}, config.hidden_size, is_sensitive=True
+        ),
+        is_grouped=is_grouped,
         output=weights.linear({f"{prefix}.out_proj": config.hidden_size}, values),
         kernel=kernel.squeeze(1).T.contiguous(),
         rates=weights.offsets(f"{prefix}.A_log", heads).exp(),
