@@ -13,7 +13,6 @@ from fairlead_common.wire.blocks import ROOT, BlockHash, hash_block, hash_blocks
 from fairlead_engine.core.host_blocks import HostTier
 from fairlead_engine.core.state_snapshots import StateSnapshots
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
-from fairlead_engine.types.batch import NO_SNAPSHOT
 from fairlead_engine.types.sequences import Sequence
 
 
@@ -71,8 +70,9 @@ class BlockManager:
 
     def reset(self) -> None:
         """Empties all blocks. Only while no sequence has any."""
-        for block_hash in dict.fromkeys((*self._block_of, *self.host)):
-            self._tell_removed(block_hash)
+        for block_hash in self.published():
+            if self.listener is not None and (self.states is None or self.states.is_usable(block_hash)):
+                self.listener.removed(block_hash)
         self.host.clear()
         if self.states is not None:
             self.states.clear()
@@ -118,57 +118,7 @@ class BlockManager:
             del matched[self.states.deepest(sequence.block_hashes, len(matched)) :]
         return matched
 
-    def begin_state(self, sequence: Sequence, num_blocks: int) -> int:
-        """The snapshot behind a sequence's first `num_blocks` blocks; `NO_SNAPSHOT` = it begins with zeros."""
-        assert self.states is not None
-        return self.states.use(sequence.block_hashes[num_blocks - 1]) if num_blocks else NO_SNAPSHOT
-
-    def plan_states(self, sequence: Sequence, start: int, end: int) -> list[tuple[int, int]]:
-        """Ends within a chunk, after `start` and up to `end`, behind which the state is kept, each with its place: at
-        the last whole block of the prompt, where another prompt left a cached one, and evenly between."""
-        if self.states is None or not self.enable_prefix_caching:
-            return []
-        size, num_tokens = self.block_size, sequence.num_tokens
-        step = size * self.states.spacing(num_tokens // size)
-        ends = {(num_tokens - 1) // size * size, sequence.branch, *range(start // step * step + step, end + 1, step)}
-        kept: list[tuple[int, int]] = []
-        for each in sorted(ends):
-            if start < each <= end and (place := self._place_for_state()) is not None:
-                kept.append((each, place))
-        return kept
-
-    def roll_state(self, sequence: Sequence) -> int | None:
-        """The place for the state behind a decode that completes a block: that of the decodes before; None = none."""
-        if self.states is None or not self.enable_prefix_caching:
-            return None
-        place = None
-        if sequence.kept_end:
-            place = self.states.lift(sequence.block_hashes[sequence.kept_end // self.block_size - 1])
-        return self._place_for_state() if place is None else place
-
-    def keep_state(self, sequence: Sequence, end: int, place: int) -> bool:
-        """The state behind `end` tokens of a sequence is in `place`; False = it is of no use, as their blocks are gone.
-        After the step's `publish`."""
-        assert self.states is not None
-        hashes = sequence.block_hashes[: end // self.block_size]
-        if len(hashes) * self.block_size < end or not self.holds(hashes[-1]):
-            self._tell_lost(self.states.give_back(place))
-            return False
-        new, lost = self.states.name(hashes, place, is_branch=end == sequence.branch)
-        self._tell_lost(lost)
-        first = len(hashes) - len(new)
-        for index, block_hash in enumerate(new, start=first):
-            if self.listener is not None and self.holds(block_hash):
-                self.listener.stored(hashes[index - 1] if index else ROOT, [block_hash])
-        return True
-
-    def _place_for_state(self) -> int | None:
-        assert self.states is not None
-        place, lost = self.states.take()
-        self._tell_lost(lost)
-        return place
-
-    def _tell_lost(self, hashes: list[BlockHash]) -> None:
+    def tell_lost(self, hashes: list[BlockHash]) -> None:
         """Tells the listener of cached blocks that are not usable any more."""
         for block_hash in hashes:
             if self.listener is not None and self.holds(block_hash):
@@ -395,10 +345,7 @@ class BlockManager:
         """Tells the listener that no tier has the hash any more."""
         if self._adapter_of:
             self._adapter_of.pop(block_hash, None)
-        self._tell_removed(block_hash)
-        if self.states is not None:  # blocks are evicted from the end of a chain on
-            self._tell_lost(self.states.drop(block_hash))
-
-    def _tell_removed(self, block_hash: BlockHash) -> None:
         if self.listener is not None and (self.states is None or self.states.is_usable(block_hash)):
             self.listener.removed(block_hash)
+        if self.states is not None:  # blocks are evicted from the end of a chain on
+            self.tell_lost(self.states.drop(block_hash))

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-import numpy as np
-
 from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.injections import Injection, Injections
+from fairlead_engine.core.recurrent_states import RecurrentStates
 from fairlead_engine.core.requests import RequestRefusal
 from fairlead_engine.core.running_slots import RunningSlots
 from fairlead_engine.core.step_results import Counters, SequenceEnds, StepResults
@@ -83,6 +82,7 @@ class Scheduler:
         way."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
+        self._states = None if blocks.states is None else RecurrentStates(blocks, blocks.states)
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
         self.limits = limits
         self.counters = Counters()
@@ -109,8 +109,6 @@ class Scheduler:
         self.drafting = drafting
         self._adapters = adapters
         self.injections = Injections(self.max_len)
-        self._restored: list[tuple[int, int]] = []
-        """`Batch.restored` of the step that is planned."""
         self.injected: list[tuple[Sequence, Injection]] = []
         """Tokens that `schedule` has put into answers."""
         self._results = StepResults(blocks, self.coming, self.slots, self.counters)
@@ -230,33 +228,14 @@ class Scheduler:
         batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
             batch.chunks += self._admit_waiting(self.limits.max_num_batched_tokens - batch.num_tokens)
-        if self.blocks.states is not None:
-            self._plan_states(batch)
+        if self._states is not None:
+            self._states.plan(batch)
         self.slots.complete([item for item in batch.chunks if item.samples])
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
         self.blocks.host.flush()  # the step will overwrite what was evicted for it
         return batch
-
-    def _plan_states(self, batch: Batch) -> None:
-        """Of a recurrent model: states that begin with this step, and states to keep behind it."""
-        batch.restored, self._restored = self._restored, []
-        for item in batch.chunks:
-            item.kept = self.blocks.plan_states(item.sequence, item.start, item.end)
-        for row in np.flatnonzero(batch.decodes.ends % self.blocks.block_size == 0).tolist():
-            place = self.blocks.roll_state(batch.decodes.sequences[row])
-            if place is not None:
-                batch.kept.append((row, place))
-
-    def _keep_states(self, batch: Batch) -> None:
-        for item in batch.chunks:
-            for end, place in item.kept:
-                self.blocks.keep_state(item.sequence, end, place)
-        for row, place in batch.kept:
-            sequence, end = batch.decodes.sequences[row], int(batch.decodes.ends[row])
-            if self.blocks.keep_state(sequence, end, place) and sequence.slot != NO_SLOT:
-                sequence.kept_end = end
 
     def _schedule_running(self) -> Batch:
         """Plans a token of everyone past the prompt, and prompts with the rest of the budget."""
@@ -398,8 +377,8 @@ class Scheduler:
         self._parts.begin(sequence)
         if self._adapters is not None and sequence.adapter is not None:
             self._adapters.begin(sequence.adapter)
-        if self.blocks.states is not None:
-            self._restored.append((sequence.slot, self.blocks.begin_state(sequence, len(matched))))
+        if self._states is not None:
+            self._states.begin(sequence, len(matched))
         self.blocks.share(sequence, matched)
         self.coming.begin(sequence, len(matched))
         self.slots.computed(sequence, len(matched) * self.blocks.block_size)
@@ -420,8 +399,8 @@ class Scheduler:
         """Takes a step's results (`StepResults.write`), and frees ended sequences. `sampled` has one entry per item: a
         token exactly where the item `samples`. Returns the sequences that ended."""
         finished = self._results.write(batch, sampled, self._preempted)
-        if self.blocks.states is not None:
-            self._keep_states(batch)
+        if self._states is not None:
+            self._states.keep(batch)
         if self.drafting is not None:
             self.drafting.observe(len(batch.decodes), [item for item in batch.chunks if item.drafts])
         self._preempted.clear()

@@ -1,0 +1,82 @@
+"""Which states of a recurrent model each step begins with, and which it keeps."""
+
+import numpy as np
+
+from fairlead_common.wire.blocks import ROOT
+from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.core.state_snapshots import StateSnapshots
+from fairlead_engine.types.batch import NO_SNAPSHOT, Batch
+from fairlead_engine.types.sequences import NO_SLOT, ScheduledSequence, Sequence
+
+
+class RecurrentStates:
+    """Plans copies between the states of slots and snapshots, beside the scheduler's steps. A state is kept at the last
+    whole block of a prompt, where another prompt left a cached one, evenly within long prompts, and behind each block
+    that decodes complete, in the place of the one before."""
+
+    def __init__(self, blocks: BlockManager, snapshots: StateSnapshots) -> None:
+        self._blocks = blocks
+        self._snapshots = snapshots
+        self._begun: list[tuple[int, int]] = []
+        """`Batch.restored` of the step that is planned."""
+
+    def begin(self, sequence: Sequence, num_blocks: int) -> None:
+        """The sequence begins in its slot behind `num_blocks` cached blocks."""
+        snapshot = self._snapshots.use(sequence.block_hashes[num_blocks - 1]) if num_blocks else NO_SNAPSHOT
+        self._begun.append((sequence.slot, snapshot))
+
+    def plan(self, batch: Batch) -> None:
+        """Fills in what a planned step restores and keeps."""
+        batch.restored, self._begun = self._begun, []
+        if not self._blocks.enable_prefix_caching:
+            return
+        for item in batch.chunks:
+            item.kept = self._of_chunk(item)
+        for row in np.flatnonzero(batch.decodes.ends % self._blocks.block_size == 0).tolist():
+            snapshot = self._rolled(batch.decodes.sequences[row])
+            if snapshot is not None:
+                batch.kept.append((row, snapshot))
+
+    def keep(self, batch: Batch) -> None:
+        """Names what a step has kept, after its blocks were published."""
+        for item in batch.chunks:
+            for end, snapshot in item.kept:
+                self._name(item.sequence, end, snapshot)
+        for row, snapshot in batch.kept:
+            sequence, end = batch.decodes.sequences[row], int(batch.decodes.ends[row])
+            if self._name(sequence, end, snapshot) and sequence.slot != NO_SLOT:
+                sequence.kept_end = end
+
+    def _of_chunk(self, item: ScheduledSequence) -> list[tuple[int, int]]:
+        size, sequence, start, end = self._blocks.block_size, item.sequence, item.start, item.end
+        step = size * self._snapshots.spacing(sequence.num_tokens // size)
+        last = (sequence.num_tokens - 1) // size * size
+        ends = {last, sequence.branch, *range(start // step * step + step, end + 1, step)}
+        wanted = ((each, self._taken()) for each in sorted(ends) if start < each <= end)
+        return [(each, snapshot) for each, snapshot in wanted if snapshot is not None]
+
+    def _rolled(self, sequence: Sequence) -> int | None:
+        if sequence.kept_end:
+            block_hash = sequence.block_hashes[sequence.kept_end // self._blocks.block_size - 1]
+            if (snapshot := self._snapshots.lift(block_hash)) is not None:
+                return snapshot
+        return self._taken()
+
+    def _taken(self) -> int | None:
+        snapshot, lost = self._snapshots.take()
+        self._blocks.tell_lost(lost)
+        return snapshot
+
+    def _name(self, sequence: Sequence, end: int, snapshot: int) -> bool:
+        """Whether the state behind `end` tokens is of use: their blocks are there."""
+        blocks, size = self._blocks, self._blocks.block_size
+        hashes = sequence.block_hashes[: end // size]
+        if len(hashes) * size < end or not blocks.holds(hashes[-1]):
+            blocks.tell_lost(self._snapshots.give_back(snapshot))
+            return False
+        new, lost = self._snapshots.name(hashes, snapshot, is_branch=end == sequence.branch)
+        blocks.tell_lost(lost)
+        for index, block_hash in enumerate(new, start=len(hashes) - len(new)):
+            if blocks.listener is not None and blocks.holds(block_hash):
+                blocks.listener.stored(hashes[index - 1] if index else ROOT, [block_hash])
+        return True
