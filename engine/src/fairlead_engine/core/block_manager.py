@@ -70,7 +70,7 @@ class BlockManager:
 
     def reset(self) -> None:
         """Empties all blocks. Only while no sequence has any."""
-        for block_hash in self.published():
+        for block_hash in dict.fromkeys((*self._block_of, *self.host)):
             if self.listener is not None and (self.states is None or self.states.is_usable(block_hash)):
                 self.listener.removed(block_hash)
         self.host.clear()
