@@ -19,6 +19,7 @@ from fairlead_common.models.families.experts import (
     QwenExpertsConfig,
     RoutedExpertsConfig,
 )
+from fairlead_common.models.families.recurrent import GraniteHybridConfig
 from fairlead_common.models.model_config import ModelConfig, QueryNorm
 from fairlead_engine.model.loading import read_config
 
@@ -204,6 +205,16 @@ def qwen3_5_moe_fields(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "intermediate_size"} | changes
 
 
+def granite_hybrid_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Granite 4 with recurrent layers and experts, with changes."""
+    mamba = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_head": 16, "mamba_d_conv": 4}
+    experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 32}
+    factors = {"residual_multiplier": 0.5, "embedding_multiplier": 2.0, "attention_multiplier": 0.3}
+    own = {"logits_scaling": 1.5, "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]}
+    fields = _fields("GraniteMoeHybridForCausalLM", "granitemoehybrid")
+    return {**fields, "head_dim": 16, **mamba, **experts, **factors, **own, **changes}
+
+
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny DeepSeek-V2, with changes; its queries come through no narrower vector, as Lite's."""
     experts = {"topk_method": "greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False, "n_group": 1}
@@ -232,6 +243,7 @@ FAMILIES = {
     "glm4_moe": glm4_moe_fields,
     "gpt_oss": gpt_oss_fields,
     "granite": granite_fields,
+    "granite_hybrid": granite_hybrid_fields,
     "llama": llama_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
@@ -313,7 +325,9 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         elif family.startswith("Gemma"):
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in norms)
-        if index in config.recurrent:
+        if index in config.recurrent and config.state is not None and config.state.is_mamba:
+            yield from _mamba_layer(f"{prefix}.mamba", config)
+        elif index in config.recurrent:
             yield from _recurrent_layer(f"{prefix}.linear_attn", config)
         elif isinstance(config, DeepseekConfig):
             yield from _latent_attention(f"{prefix}.self_attn", config)
@@ -332,6 +346,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
             for number in range(config.num_experts):
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
+        elif isinstance(config, GraniteHybridConfig):
+            yield from _granite_experts(prefix, config)
         elif isinstance(config, RoutedExpertsConfig) and index not in config.dense_layers:
             yield from _deepseek_experts(f"{prefix}.mlp", config)
         elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
@@ -355,6 +371,28 @@ def _recurrent_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Sh
     yield from ((f"{prefix}.{name}", (heads,)) for name in ("A_log", "dt_bias"))
     yield f"{prefix}.norm.weight", (state.value_dim,)
     yield f"{prefix}.out_proj.weight", (hidden, values)
+
+
+def _mamba_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    state, hidden = config.state, config.hidden_size
+    assert state is not None
+    heads, values = state.num_heads, state.num_heads * state.value_dim
+    yield f"{prefix}.in_proj.weight", (state.channels + values + heads, hidden)
+    yield f"{prefix}.conv1d.weight", (state.channels, 1, state.kernel_size)
+    yield f"{prefix}.conv1d.bias", (state.channels,)
+    yield from ((f"{prefix}.{name}", (heads,)) for name in ("A_log", "dt_bias", "D"))
+    yield f"{prefix}.norm.weight", (values,)
+    yield f"{prefix}.out_proj.weight", (hidden, values)
+
+
+def _granite_experts(prefix: str, config: GraniteHybridConfig) -> Iterator[tuple[str, Shape]]:
+    hidden, inner, num = config.hidden_size, config.expert_size, config.num_experts
+    yield f"{prefix}.shared_mlp.input_linear.weight", (2 * config.shared_expert_size, hidden)
+    yield f"{prefix}.shared_mlp.output_linear.weight", (hidden, config.shared_expert_size)
+    if num:
+        yield f"{prefix}.block_sparse_moe.router.layer.weight", (num, hidden)
+        yield f"{prefix}.block_sparse_moe.input_linear.weight", (num, 2 * inner, hidden)
+        yield f"{prefix}.block_sparse_moe.output_linear.weight", (num, hidden, inner)
 
 
 def _latent_attention(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:

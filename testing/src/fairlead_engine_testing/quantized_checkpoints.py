@@ -27,7 +27,7 @@ def is_quantized(name: str) -> bool:
     routers'."""
     linear = (
         "_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight", "in_proj_qkvz.weight",
-        "in_proj_qkv.weight", "in_proj_z.weight",
+        "in_proj_qkv.weight", "in_proj_z.weight", "put_linear.weight",
     )  # fmt: skip
     return name.endswith((*linear, ".experts.gate_up_proj", ".experts.down_proj"))
 
@@ -38,6 +38,8 @@ def write_dequantized(folder: Path, target: Path, name: str) -> Path:
     def meant(key: str, weight: Tensor) -> dict[str, Tensor]:
         if key.endswith(".kv_b_proj.weight"):  # makes keys and values of latents, and keeps its precision
             return {key: weight}
+        if weight.ndim == 3 and key.endswith("_linear.weight"):  # stacked
+            return {key: torch.stack([FORMATS[name].quantize(each).dequantized() for each in weight])}
         if weight.ndim == 3:  # transposed, and stacked
             return {key: torch.stack([FORMATS[name].quantize(each.t()).dequantized().t() for each in weight])}
         return {key: FORMATS[name].quantize(weight).dequantized()}

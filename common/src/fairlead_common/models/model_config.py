@@ -106,7 +106,16 @@ class StateShape:
     kernel_size: int
     """Tokens that the convolution sees, including the present one."""
     num_projections: int
-    """Tensors in which the checkpoint has the projections of queries, keys, values and gates."""
+    """Tensors in which the checkpoint has the projections of queries, keys, values and gates; 0 = one, with decays."""
+    norm_eps: float
+    """Of the normalisation of outputs."""
+    has_bias: bool = False
+    """Whether the convolution adds a bias."""
+
+    @property
+    def is_mamba(self) -> bool:
+        """Whether a state adds what is new (Mamba-2), instead of correcting what it knows (the delta rule)."""
+        return not self.num_projections
 
     @property
     def channels(self) -> int:
@@ -278,6 +287,14 @@ class ModelConfig(DecoderShape):
     def _recurrent_parts(self, state: StateShape) -> list[WeightPart]:
         """Of all recurrent layers, which are not divided."""
         num, hidden, values = len(self.recurrent), self.hidden_size, state.num_heads * state.value_dim
+        if state.is_mamba:
+            return [
+                WeightPart("mamba.in_proj", num, state.channels + values + state.num_heads, hidden),
+                WeightPart("mamba.out_proj", num, hidden, values),
+                vector("mamba.conv1d", num, state.channels * (state.kernel_size + state.has_bias)),
+                vector("mamba.rates", num, 3 * state.num_heads),
+                vector("mamba.norm", num, values),
+            ]
         return [
             WeightPart("linear_attn.in_proj", num, state.channels + values, hidden, projections=state.num_projections),
             WeightPart("linear_attn.in_proj_ba", num, 2 * state.num_heads, hidden, WeightRole.PRECISE),

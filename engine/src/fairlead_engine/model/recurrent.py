@@ -52,7 +52,6 @@ class GatedDeltaNet:
     """float32 [heads]: added to decays first."""
     norm: Tensor
     """[value_dim]: weights of the outputs' normalisation."""
-    eps: float
     shape: StateShape
 
     @property
@@ -82,14 +81,64 @@ class GatedDeltaNet:
         mixed, gate, strength, decay = torch.split(
             heads.squeeze(1), [shape.channels, self.attended_size, size, size], 1
         )
-        mixed = convolve(mixed, self.kernel, cache, rows)
+        mixed = convolve(mixed, self.kernel, None, cache, rows)
         query, key, value = torch.split(mixed, [keys, keys, self.attended_size], 1)
         query, key = (_normed(each.reshape(len(mixed), -1, shape.key_dim)) for each in (query, key))
         decay = -self.rates * functional.softplus(decay.float() + self.offsets)
         value = value.reshape(len(mixed), size, -1).float()
         outputs = recur(query * shape.key_dim**-0.5, key, value, decay, strength.float().sigmoid(), cache, rows)
-        normed = rms_norm(outputs.to(heads.dtype), self.norm, self.eps)
+        normed = rms_norm(outputs.to(heads.dtype), self.norm, shape.norm_eps)
         return (normed * functional.silu(gate.reshape(normed.shape).float())).to(heads.dtype).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """A recurrent layer of Granite 4 (`AttentionLayer`): queries and keys are Mamba-2's C and B."""
+
+    project: Linear
+    """[rows, hidden] → gates of outputs, values, keys, queries, and steps, side by side."""
+    output: Linear
+    kernel: Tensor
+    """float32 [kernel_size, channels]: weights of the convolution."""
+    bias: Tensor | None
+    """float32 [channels]."""
+    rates: Tensor
+    """float32 [heads]: factor of decays."""
+    offsets: Tensor
+    """float32 [heads]: added to steps first."""
+    passed: Tensor
+    """float32 [heads]: share of a value in its own output."""
+    norm: Tensor
+    """[heads x value_dim]: weights of the outputs' normalisation, by group of heads with the same key."""
+    shape: StateShape
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        return 1, self.shape.channels + self.attended_size + self.shape.num_heads
+
+    @property
+    def attended_size(self) -> int:
+        return self.shape.num_heads * self.shape.value_dim
+
+    def heads(self, x: Tensor) -> Tensor:
+        return self.project(x).unsqueeze(1)
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: StateCache) -> Tensor:
+        """As `GatedDeltaNet.attend`."""
+        shape, rows = self.shape, step.states
+        assert rows is not None, "the step was prepared for a model without states"
+        number, groups, keys = len(heads), shape.num_key_heads, shape.num_key_heads * shape.key_dim
+        gate, mixed, time = torch.split(heads.squeeze(1), [self.attended_size, shape.channels, shape.num_heads], 1)
+        mixed = convolve(mixed, self.kernel, self.bias, cache, rows).float()
+        value, key, query = torch.split(mixed, [self.attended_size, keys, keys], 1)
+        value = value.reshape(number, shape.num_heads, -1)
+        query, key = (each.reshape(number, groups, -1) for each in (query, key))
+        time = functional.softplus(time.float() + self.offsets)
+        outputs = recur(query, key, value * time.unsqueeze(-1), -self.rates * time, None, cache, rows)
+        outputs = (outputs + value * self.passed.unsqueeze(-1)).flatten(1).to(heads.dtype)
+        gated = (outputs.float() * functional.silu(gate.float())).view(number, groups, -1)
+        normed = gated * (gated.square().mean(-1, keepdim=True) + shape.norm_eps).rsqrt()
+        return self.norm * normed.flatten(1).to(heads.dtype)
 
 
 def _normed(x: Tensor) -> Tensor:

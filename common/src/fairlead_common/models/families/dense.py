@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlead_common.models.image_settings import parse_vision
 from fairlead_common.models.json_fields import JsonFields
@@ -32,12 +32,17 @@ def parse_llama(fields: JsonFields) -> ModelConfig:
     )
 
 
+Config = TypeVar("Config", bound=ModelConfig)
+
+
 def parse_granite(fields: JsonFields) -> ModelConfig:
-    """Llama with factors. All that is added to the stream has one, so the stream is kept divided by it: normalisations
-    do not see that, with an epsilon divided by its square."""
-    shape = parse_shape(fields)
+    return with_factors(fields, parse_llama(fields))
+
+
+def with_factors(fields: JsonFields, config: Config) -> Config:
+    """With a Granite's factors. All that is added to the stream has one, so the stream is kept divided by it:
+    normalisations do not see that, with an epsilon divided by its square."""
     added = fields.positive_number("residual_multiplier", 1.0)
-    config = ModelConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
     return replace(
         config,
         rms_norm_eps=config.rms_norm_eps / added**2,

@@ -1,15 +1,19 @@
 """Families whose layers keep a state of each sequence, except every few, which attend: Qwen3-Next and Qwen3.5, by the
-gated delta rule (arXiv 2412.06464)."""
+gated delta rule (arXiv 2412.06464), and Granite 4, by Mamba-2 (arXiv 2405.21060)."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias
-from fairlead_common.models.families.experts import QwenExpertsConfig, qwen_experts
+from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias, with_factors
+from fairlead_common.models.families.experts import ExpertsConfig, QwenExpertsConfig, from_zero, qwen_experts
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import ModelConfig, QueryNorm, StateShape, parse_shape
+from fairlead_common.models.rope_config import UNTURNED
+from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share
 
-_ATTENDS, _RECURS = "full_attention", "linear_attention"
+_ATTENDS, _RECURS = ("full_attention", "attention"), ("linear_attention", "mamba")
+"""Names of layers in `layer_types`, by newer and older files."""
 
 
 def parse_qwen3_next(fields: JsonFields) -> QwenExpertsConfig:
@@ -55,6 +59,7 @@ def _shape(
         value_dim=fields.positive_int("linear_value_head_dim", 128),
         kernel_size=fields.positive_int("linear_conv_kernel_dim", 4),
         num_projections=num_projections,
+        norm_eps=shape["rms_norm_eps"],
     )
     if state.num_heads % state.num_key_heads:
         raise fields.invalid(
@@ -81,10 +86,58 @@ def _recurrent_layers(fields: JsonFields, num_layers: int) -> frozenset[int]:
     if not kinds:
         every = fields.positive_int("full_attention_interval", 4)
         return frozenset(index for index in range(num_layers) if (index + 1) % every)
-    if unknown := sorted({*kinds} - {_ATTENDS, _RECURS}):
-        raise refuse(f"layer_types {', '.join(unknown)}", f"supported are {_ATTENDS} and {_RECURS}")
+    if unknown := sorted({*kinds} - {*_ATTENDS, *_RECURS}):
+        raise refuse(f"layer_types {', '.join(unknown)}", f"supported are {_ATTENDS[0]} and {_RECURS[0]}")
     if len(kinds) != num_layers:
         raise fields.invalid("layer_types", f"must name as many as num_hidden_layers ({num_layers})")
-    if _ATTENDS not in kinds:
-        raise fields.invalid("layer_types", f"must name {_ATTENDS} at least once")
-    return frozenset(index for index, kind in enumerate(kinds) if kind == _RECURS)
+    if {*kinds}.isdisjoint(_ATTENDS):
+        raise fields.invalid("layer_types", f"must name {_ATTENDS[0]} at least once")
+    return frozenset(index for index, kind in enumerate(kinds) if kind in _RECURS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraniteHybridConfig(ExpertsConfig):
+    """Every layer has a feed-forward for all tokens, and perhaps experts beside it (`num_experts` 0 = none)."""
+
+    @property
+    def inner_sizes(self) -> dict[str, int]:
+        return {"intermediate_size": self.expert_size, "shared_intermediate_size": self.shared_expert_size}
+
+    def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
+        num, hidden = self.num_layers, self.hidden_size
+        shared = share(self.shared_expert_size, ranks)
+        parts = [
+            WeightPart("shared_mlp.input_linear", num, 2 * shared, hidden),
+            WeightPart("shared_mlp.output_linear", num, hidden, shared),
+        ]
+        if not self.num_experts:
+            return parts
+        inner, role = share(self.expert_size, ranks), WeightRole.EXPERT
+        parts.append(WeightPart("block_sparse_moe.router", num, self.num_experts, hidden, WeightRole.PRECISE))
+        return parts + gated_feed_forward("block_sparse_moe", num * self.num_experts, hidden, inner, role=role)
+
+
+def parse_granite_hybrid(fields: JsonFields) -> GraniteHybridConfig:
+    shape = parse_shape(fields, windows=_everything)
+    hidden, num_heads = shape["hidden_size"], fields.positive_int("mamba_n_heads", 128)
+    wide = hidden * fields.positive_int("mamba_expand", 2)
+    if wide % num_heads or fields.positive_int("mamba_d_head", wide // num_heads) * num_heads != wide:
+        raise fields.invalid("mamba_d_head", f"must be {wide} (mamba_expand x hidden_size) over mamba_n_heads")
+    if fields.boolean("mamba_proj_bias", False):
+        raise refuse("mamba_proj_bias", "use a model whose projections add no bias")
+    num_groups = fields.positive_int("mamba_n_groups", 1)
+    if num_heads % num_groups:
+        raise fields.invalid("mamba_n_heads", f"must be a multiple of mamba_n_groups ({num_groups})")
+    state = StateShape(
+        num_key_heads=num_groups, num_heads=num_heads, key_dim=fields.positive_int("mamba_d_state", 256),
+        value_dim=wide // num_heads, kernel_size=fields.positive_int("mamba_d_conv", 4), num_projections=0,
+        norm_eps=shape["rms_norm_eps"], has_bias=fields.boolean("mamba_conv_bias", True),
+    )  # fmt: skip
+    config = GraniteHybridConfig(
+        **shape, **attention_bias(fields, False), recurrent=_recurrent_layers(fields, shape["num_layers"]), state=state,
+        num_experts=from_zero(fields, "num_local_experts", 8),
+        num_experts_per_token=from_zero(fields, "num_experts_per_tok", 2), expert_size=shape["intermediate_size"],
+        shared_expert_size=fields.positive_int("shared_intermediate_size", 1024),
+    )  # fmt: skip
+    turned = fields.text("position_embedding_type") == "rope"
+    return with_factors(fields, config if turned else replace(config, rope=UNTURNED))

@@ -39,6 +39,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Glm4MoeForCausalLM": FamilyFields("glm4_moe", experts.parse_glm4_moe),
     "GptOssForCausalLM": FamilyFields("gpt_oss", experts.parse_gpt_oss),
     "GraniteForCausalLM": FamilyFields("granite", dense.parse_granite),
+    "GraniteMoeHybridForCausalLM": FamilyFields("granitemoehybrid", recurrent.parse_granite_hybrid),
     "LlamaForCausalLM": FamilyFields("llama", dense.parse_llama),
     "MiniMaxM2ForCausalLM": FamilyFields("minimax_m2", experts.parse_minimax_m2),
     "MistralForCausalLM": FamilyFields("mistral", dense.parse_mistral),

@@ -22,6 +22,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Glm4MoeForCausalLM": deepseek.build_glm4_moe,
     "GptOssForCausalLM": experts.build_gpt_oss,
     "GraniteForCausalLM": dense.build,
+    "GraniteMoeHybridForCausalLM": recurrent.build_granite_hybrid,
     "LlamaForCausalLM": dense.build,
     "MiniMaxM2ForCausalLM": experts.build_minimax_m2,
     "MistralForCausalLM": dense.build,

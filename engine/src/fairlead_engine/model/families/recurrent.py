@@ -1,11 +1,15 @@
-"""Families whose layers keep a state of each sequence, except every few: Qwen3-Next and Qwen3.5."""
+"""Families whose layers keep a state of each sequence, except every few: Qwen3-Next, Qwen3.5 and
+Granite 4."""
 
 from fairlead_common.models.families.experts import QwenExpertsConfig
+from fairlead_common.models.families.recurrent import GraniteHybridConfig
 from fairlead_common.models.model_config import ModelConfig, StateShape
+from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.experts import qwen_feed_forward
-from fairlead_engine.model.layers import AttentionLayer
-from fairlead_engine.model.recurrent import GatedDeltaNet
+from fairlead_engine.model.layers import AttentionLayer, FeedForward, GatedFeedForward, SharedExpert
+from fairlead_engine.model.recurrent import GatedDeltaNet, Mamba2
+from fairlead_engine.model.weight_stack import ExpertProjections
 from fairlead_engine.model.weights import Weights, layer_index
 
 
@@ -54,6 +58,54 @@ def _recurrent_layer(
         rates=weights.offsets(f"{prefix}.A_log", heads).exp(),
         offsets=weights.offsets(f"{prefix}.dt_bias", heads),
         norm=weights.norm(f"{prefix}.norm", state.value_dim, offset=0.0).weight,
-        eps=config.rms_norm_eps,
+        shape=state,
+    )
+
+
+def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decoder:
+    state, hidden = config.state, config.hidden_size
+    assert state is not None
+
+    def attention(prefix: str) -> AttentionLayer:
+        return (
+            _mamba(weights, f"{prefix}.mamba", hidden, state)
+            if layer_index(prefix) in config.recurrent
+            else (weights.attention(prefix))
+        )
+
+    def feed_forward(prefix: str) -> FeedForward:
+        inner, part = config.shared_expert_size, weights.shard.part(config.shared_expert_size)
+        both = {f"{prefix}.shared_mlp.input_linear": 2 * inner}
+        shared = GatedFeedForward(
+            gate_up=weights.linear(both, hidden),
+            down=weights.linear({f"{prefix}.shared_mlp.output_linear": hidden}, inner, column_part=part),
+        )
+        if not config.num_experts:
+            return shared
+        moe, inner = f"{prefix}.block_sparse_moe", config.expert_size
+        each = [f"{moe}.{index}" for index in range(config.num_experts)]
+        for name in ("input_linear", "output_linear"):
+            weights.unstack(f"{moe}.{name}.weight", [f"{one}.{name}" for one in each], is_transposed=False)
+        router = weights.linear({f"{moe}.router.layer": config.num_experts}, hidden, is_sensitive=True)
+        projections = [ExpertProjections({f"{one}.input_linear": 2 * inner}, f"{one}.output_linear") for one in each]
+        routing = ExpertRouting(config.num_experts_per_token)
+        chosen = weights.expert_layer(router, routing, projections, inner, row_parts=[slice(None)])
+        return SharedExpert(chosen, shared)
+
+    return weights.decoder(attention=attention, feed_forward=feed_forward)
+
+
+def _mamba(weights: Weights, prefix: str, hidden: int, state: StateShape) -> Mamba2:
+    heads, values = state.num_heads, state.num_heads * state.value_dim
+    kernel = weights.offsets(f"{prefix}.conv1d.weight", state.channels, 1, state.kernel_size)
+    return Mamba2(
+        project=weights.linear({f"{prefix}.in_proj": state.channels + values + heads}, hidden),
+        output=weights.linear({f"{prefix}.out_proj": hidden}, values),
+        kernel=kernel.squeeze(1).T.contiguous(),
+        bias=weights.offsets(f"{prefix}.conv1d.bias", state.channels) if state.has_bias else None,
+        rates=weights.offsets(f"{prefix}.A_log", heads).exp(),
+        offsets=weights.offsets(f"{prefix}.dt_bias", heads),
+        passed=weights.offsets(f"{prefix}.D", heads),
+        norm=weights.norm(f"{prefix}.norm", values).weight,
         shape=state,
     )
