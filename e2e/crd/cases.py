@@ -266,6 +266,10 @@ _OF_A_SERVER: Mapping[str, Mapping[str, tuple[Json, Json]]] = {
             {"toolCallParser": "harmony"},
             {"toolCallParser": "hermes"},
         ),
+        **{
+            f"engine.toolCallParser {value} is not vLLM's": ({"toolCallParser": value}, {"toolCallParser": "lfm2"})
+            for value in ("nemotron", "solar_open", "functionary")
+        },
         "engine.reasoningParser think is not vLLM's": ({"reasoningParser": "think"}, {"reasoningParser": "mistral"}),
         "engine.kvCache.dtype int8 is not vLLM's": ({"kvCache": {"dtype": "int8"}}, {"kvCache": {"dtype": "fp8"}}),
     },

@@ -73,4 +73,9 @@ def test_every_parser_of_ours_has_a_name_there() -> None:
     names = {each: read_arguments(built(toolCallParser=str(each))[0]["args"]).tool_call_parser
              for each in ToolCallParser}  # fmt: skip
     left = {each for each, name in names.items() if name is None}
-    assert left == {ToolCallParser.AUTO, ToolCallParser.NONE, ToolCallParser.SEED_OSS}
+    assert left == {
+        ToolCallParser.AUTO, ToolCallParser.NONE, ToolCallParser.SEED_OSS, ToolCallParser.HUNYUAN_A13B,
+        ToolCallParser.HY_V3, ToolCallParser.COHERE_COMMAND3, ToolCallParser.GRANITE, ToolCallParser.PHI4_MINI_JSON,
+        ToolCallParser.NEMOTRON, ToolCallParser.OLMO3, ToolCallParser.SOLAR_OPEN, ToolCallParser.APERTUS,
+        ToolCallParser.FUNCTIONARY,
+    }  # fmt: skip

@@ -405,8 +405,9 @@ class ServerConfig:
     https, within 10 seconds, without redirects, whatever address a host has. None = from nowhere: images come as data:
     URLs."""
     tool_call_parser: str = "auto"
-    """How the model writes calls of tools: hermes (Hermes, Qwen2.5 and Qwen3), llama3_json, mistral, deepseek_v3 or
-    harmony (gpt-oss); none = requests with tools are refused. auto = as its chat template shows."""
+    """How the model writes calls of tools: a format of docs/api.md, such as hermes (Hermes, Qwen2.5 and Qwen3),
+    llama3_json, mistral, deepseek_v3 or harmony (gpt-oss); none = requests with tools are refused. auto = as its chat
+    template shows."""
     reasoning_parser: str = "auto"
     """How the model writes what it thinks before it answers, which clients get as `reasoning_content`: think
     (`<think>`) or mistral (`[THINK]`); none = as text. auto = as its chat template shows."""

@@ -11,6 +11,9 @@ from fairlead_engine.types import FinishReason, SequenceOutput
 OSLO = '{"city": "Oslo", "note": "a \\" } ] </tool_cal {", "days": [1, {"a": "}"}]}'
 TAGGED = (("get_weather", '{"city": "Oslo", "days": [1, {"a": "}"}]}'), ("get_time", "{}"))
 """Calls in the formats whose arguments stand in tags."""
+SPACED = '{"city": "Oslo", "note": "a \\" } ] )\\nö", "days": [1, {"a": null}], "wet": true}'
+CODE = "city='Oslo', note=\"a \\\" } ] )\\nö\", days=[1, {'a': None}], wet=True"
+"""The same arguments in JSON and in Python."""
 NO_CALL = "a < b and <tool_cal or { x }\n"
 FUNCTIONS = {
     "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}},
@@ -170,6 +173,145 @@ ANSWERS = {
         "Yes.",
         calls=TAGGED,
     ),
+    "deepseek-tags": Written(
+        "deepseek_v32",
+        'Yes.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" '
+        'string="true">Oslo'
+        '</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">[1, {"a": "}"}]</｜DSML｜parameter>\n'
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="get_time">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        "Yes.",
+        calls=TAGGED,
+    ),
+    "hunyuan-3": Written(
+        "hy_v3",
+        "Yes.<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n<arg_key:opensource>city"
+        "</arg_key:opensource>\n<arg_value:opensource>Oslo</arg_value:opensource>\n<arg_key:opensource>days"
+        '</arg_key:opensource>\n<arg_value:opensource>[1, {"a": "}"}]</arg_value:opensource>\n</tool_call:opensource>\n'
+        "<tool_call:opensource>get_time<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+        "Yes.",
+        calls=TAGGED,
+    ),
+    "kimi": Written(
+        "kimi_k2",
+        "Yes.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+        f"{OSLO}<|tool_call_end|><|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>{{}}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        "Yes.",
+    ),
+    "kimi-begin-forgotten": Written(
+        "kimi_k2",
+        f"Yes.<|tool_call_begin|>get_weather<|tool_call_argument_begin|>{OSLO}<|tool_call_end|>"
+        "<|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|><|tool_call_end|>",
+        "Yes.",
+    ),
+    "solar": Written(
+        "solar_open",
+        f"Yes.<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>get_weather<|tool_call:args|>{OSLO}<|tool_call:end|>"
+        "<|tool_call:begin|>b2<|tool_call:name|>get_time<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        "Yes.",
+    ),
+    "apertus": Written(
+        "apertus", f'Yes.<|tools_prefix|>[{{"get_weather": {OSLO}}}, {{"get_time": {{}}}}]<|tools_suffix|>', "Yes."
+    ),
+    "functionary": Written(
+        "functionary", f"Yes.<function=get_weather>{OSLO}</function><function=get_time>{{}}</function>", "Yes."
+    ),
+    "hunyuan": Written(
+        "hunyuan_a13b",
+        f'Yes.<tool_calls>[{{"name": "get_weather", "arguments": {OSLO}}}, {{"name": "get_time", "arguments": {{}}}}]'
+        "</tool_calls>",
+        "Yes.",
+    ),
+    "minimax-m1": Written(
+        "hunyuan_a13b",
+        f'Yes.\n<tool_calls>\n{{"name": "get_weather", "arguments": {OSLO}}}\n{{"name": "get_time", "arguments": {{}}}}'
+        "\n</tool_calls>",
+        "Yes.",
+    ),
+    "nemotron": Written(
+        "nemotron",
+        f'Yes.<TOOLCALL>[{{"name": "get_weather", "arguments": {OSLO}}}, {{"name": "get_time", "arguments": {{}}}}]'
+        "</TOOLCALL>",
+        "Yes.",
+    ),
+    "phi4": Written(
+        "phi4_mini_json",
+        f'Yes.<|tool_call|>[{{"name": "get_weather", "arguments": {OSLO}}}, {{"name": "get_time", "arguments": {{}}}}]'
+        "<|/tool_call|>",
+        "Yes.",
+    ),
+    "phi4-functools": Written(
+        "phi4_mini_json",
+        f'Yes. functools[{{"name": "get_weather", "arguments": {OSLO}}}, {{"name": "get_time", "arguments": {{}}}}]',
+        "Yes.",
+    ),
+    "phi4-none": Written(
+        "phi4_mini_json", "See functools[0] of functools.", "See functools[0] of functools.", calls=[]
+    ),
+    "granite": Written(
+        "granite",
+        f'<|tool_call|>[{{"name": "get_weather", "arguments": {OSLO}}}, {{"name": "get_time", "arguments": {{}}}}]',
+    ),
+    "gigachat": Written(
+        "gigachat3",
+        f'Yes.<|function_call|>{{"name": "get_weather", "arguments": {OSLO}}}',
+        "Yes.",
+        calls=[("get_weather", OSLO)],
+    ),
+    "gigachat-header": Written(
+        "gigachat3",
+        'Yes.\n\nfunction call<|role_sep|>\n{"name": "get_time", "arguments": {}}',
+        "Yes.",
+        calls=[("get_time", "{}")],
+    ),
+    "command": Written(
+        "cohere_command3",
+        f'Yes.<|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {OSLO}}},\n'
+        '    {"tool_call_id": "1", "tool_name": "get_time", "parameters": {}}\n]<|END_ACTION|>',
+        "Yes.",
+    ),
+    "lfm2": Written(
+        "lfm2",
+        f"Yes.<|tool_call_start|>[get_weather({CODE}), get_time()]<|tool_call_end|>",
+        "Yes.",
+        calls=(("get_weather", SPACED), ("get_time", "{}")),
+    ),
+    "lfm2-escapes-forgotten": Written(
+        "lfm2",
+        "<|tool_call_start|>[get_weather(city='It's Oslo', note=Rain)]<|tool_call_end|>",
+        calls=[("get_weather", '{"city": "It\'s Oslo", "note": "Rain"}')],
+    ),
+    "lfm2-none": Written(
+        "lfm2", "<|tool_call_start|>[1 + 1]<|tool_call_end|>", "<|tool_call_start|>[1 + 1]<|tool_call_end|>", calls=[]
+    ),
+    "olmo3": Written(
+        "olmo3",
+        f"Yes.<function_calls>get_weather({CODE})\nget_time()</function_calls>",
+        "Yes.",
+        calls=(("get_weather", SPACED), ("get_time", "{}")),
+    ),
+    "gemma4": Written(
+        "gemma4",
+        'Yes.<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,note:<|"|>a " } ] )\nö<|"|>,days:[1,{a:null}],wet:true}'
+        "<tool_call|><|tool_call>call:get_time{}<tool_call|>",
+        "Yes.",
+        calls=(("get_weather", SPACED), ("get_time", "{}")),
+    ),
+    "pythonic": Written(
+        "pythonic", f"[get_weather({CODE}), get_time()]", calls=(("get_weather", SPACED), ("get_time", "{}"))
+    ),
+    "pythonic-markers": Written(
+        "pythonic",
+        f"<|python_start|>Yes, see [1].<|python_end|>[get_weather({CODE}), get_time()]",
+        "Yes, see [1].",
+        calls=(("get_weather", SPACED), ("get_time", "{}")),
+    ),
+    "pythonic-objects": Written(
+        "pythonic",
+        f'<|python_start|><|python_end|>{{"name": "get_weather", "parameters": {OSLO}}}'
+        '{"name": "get_time", "parameters": {}}',
+    ),
+    "pythonic-none": Written("pythonic", "[1, f(2)] and [get]", "[1, f(2)] and [get]", calls=[]),
 }
 """At least one of each format."""
 

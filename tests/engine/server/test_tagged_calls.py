@@ -15,6 +15,9 @@ WRITTEN = {
     "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="x">VALUE</parameter>\n</invoke>\n'
     "</minimax:tool_call>",
     "seed_oss": "<seed:tool_call>\n<function=f>\n<parameter=x>VALUE</parameter>\n</function>\n</seed:tool_call>",
+    "hy_v3": "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>x"
+    "</arg_key:opensource>\n<arg_value:opensource>VALUE</arg_value:opensource>\n</tool_call:opensource>\n"
+    "</tool_calls:opensource>",
 }
 """As the chat templates of their makers write them."""
 DEFINED = {"$defs": {"color": {"enum": ["red", "7"]}}}
@@ -115,3 +118,16 @@ def test_the_next_argument_ends_a_value_whose_end_the_model_forgot(
 def test_what_is_a_call_and_what_is_none(name: str, text: str, names: list[str], content: str) -> None:
     found, _, told = called(name, text, {})
     assert (found, told) == (names, content)
+
+
+@pytest.mark.parametrize(
+    ("is_text", "written", "value"),
+    [("true", "5", "5"), ("true", 'a "b"\n</x>', 'a "b"\n</x>'), ("false", "5", 5), ("false", '["a"]', ["a"])],
+)
+def test_a_tag_may_tell_a_text_whatever_the_schema_says(is_text: str, written: str, value: Any) -> None:
+    text = (
+        f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="{is_text}">{written}'
+        "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+    )
+    for kind in ("string", "integer", "array"):
+        assert json.loads(called("deepseek_v32", text, {"properties": {"x": {"type": kind}}})[1]) == {"x": value}

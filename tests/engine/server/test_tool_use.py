@@ -292,7 +292,11 @@ async def test_only_what_must_hold_is_kept_to_by_a_grammar(start_says: Any) -> N
 VARIANTS = [
     ("hermes", None), ("llama3_json", None), ("mistral", None), ("mistral", "[ARGS]"), ("deepseek_v3", "```json"),
     ("deepseek_v3", ""), ("harmony", None), ("glm45", None), ("glm45", "</arg_key><arg_value>"), ("qwen3_coder", None),
-    ("minimax_m2", None), ("seed_oss", None),
+    ("minimax_m2", None), ("seed_oss", None), ("kimi_k2", None), ("deepseek_v32", None), ("hunyuan_a13b", None),
+    ("hy_v3", None), ("cohere_command3", None), ("granite", None), ("granite", "<tool_call>"), ("phi4_mini_json", None),
+    ("phi4_mini_json", "functools["), ("nemotron", None), ("lfm2", None), ("olmo3", None), ("gemma4", None),
+    ("gemma4", "<start_function_call>"), ("gigachat3", None), ("gigachat3", ""), ("solar_open", None),
+    ("apertus", None), ("functionary", None), ("pythonic", None), ("pythonic", '"parameters": '),
 ]  # fmt: skip
 
 

@@ -7,33 +7,12 @@ import pytest
 
 from fairlead_engine.api.answers.answer_formats import choose_formats, written_format
 from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine_testing.written_templates import BEGIN, END, WRITES, F
 
 FILES = Path(__file__).parents[2] / "common" / "templates"
-BEGIN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
-END = "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-F = "{% set f = call.function %}"
-WRITES: dict[str, str] = {
-    "hermes": F + '<tool_call>\n{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}\n</tool_call>',
-    "llama3_json": F + '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}',
-    "mistral": F + '[TOOL_CALLS] [{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]',
-    "deepseek_v3": F + "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}"
-    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    "harmony": F + "<|channel|>commentary to=functions.{{ f.name }}<|message|>{{ f.arguments | tojson }}<|call|>",
-    "glm45": F + "<tool_call>{{ f.name }}\n{% for k, v in f.arguments.items() %}<arg_key>{{ k }}</arg_key>\n"
-    "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>",
-    "qwen3_coder": F
-    + "<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>\n"
-    "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
-    "minimax_m2": F + '<minimax:tool_call>\n<invoke name="{{ f.name }}">\n{% for k, v in f.arguments | items %}'
-    '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n'
-    "</minimax:tool_call>",
-    "seed_oss": F
-    + "<seed:tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>"
-    "{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</function>\n</seed:tool_call>",
-}
 OTHERS = [
     F + "<tool_call>{{ f.name }}({{ f.arguments | tojson }})</tool_call>",
-    F + '<tool_calls>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]</tool_calls>',
+    F + '<odd_calls>[{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}]</odd_calls>',
     F + "<odd:tool_call><function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>{{ v }}"
     "</parameter>{% endfor %}</function></odd:tool_call>",
     F + '<tool_call>{"name": "{{ f.name }}"}</tool_call>',

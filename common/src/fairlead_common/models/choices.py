@@ -54,6 +54,22 @@ class ToolCallParser(StrEnum):
     QWEN3_CODER = "qwen3_coder"
     MINIMAX_M2 = "minimax_m2"
     SEED_OSS = "seed_oss"
+    KIMI_K2 = "kimi_k2"
+    DEEPSEEK_V32 = "deepseek_v32"
+    HUNYUAN_A13B = "hunyuan_a13b"
+    HY_V3 = "hy_v3"
+    COHERE_COMMAND3 = "cohere_command3"
+    GRANITE = "granite"
+    PHI4_MINI_JSON = "phi4_mini_json"
+    NEMOTRON = "nemotron"
+    LFM2 = "lfm2"
+    OLMO3 = "olmo3"
+    GEMMA4 = "gemma4"
+    GIGACHAT3 = "gigachat3"
+    SOLAR_OPEN = "solar_open"
+    APERTUS = "apertus"
+    FUNCTIONARY = "functionary"
+    PYTHONIC = "pythonic"
 
 
 class ReasoningParser(StrEnum):

@@ -2,6 +2,7 @@
 alternative; arguments and environment variables reserved for the operator. With an unexpected port, name, key or model
 an engine would seem to load for ever, or answer under a wrong name."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,10 +65,13 @@ def _beginnings(flag: str) -> str:
     return "".join(letters[:_SHORTEST]) + rest
 
 
-def _own_parser(server: str) -> str:
+def _own_parser(server: str, field: str, value: str) -> tuple[str, str, str]:
+    """A value of a field that a server does not have."""
+    flag = re.sub("([A-Z])", r"-\1", field).lower()
     return (
-        f"engine.reasoningParser think is not {server}'s: write --reasoning-parser and one of its own into "
-        "engine.extraArgs"
+        field,
+        value,
+        f"engine.{field} {value} is not {server}'s: write --{flag} and one of its own into engine.extraArgs",
     )
 
 
@@ -101,7 +105,8 @@ _VLLM = _EngineKind(
             "harmony",
             "engine.toolCallParser harmony must be left out with engine.type vLLM, which knows by itself",
         ),
-        ("reasoningParser", "think", _own_parser("vLLM")),
+        *(_own_parser("vLLM", "toolCallParser", value) for value in ("nemotron", "solar_open", "functionary")),
+        _own_parser("vLLM", "reasoningParser", "think"),
         ("kvCache.dtype", "int8", "engine.kvCache.dtype int8 is not vLLM's: use auto or fp8"),
     ),
     flags=(
@@ -156,7 +161,7 @@ _SGLANG = _EngineKind(
         **_written(allowedMediaDomains="--allowed-media-domains"),
     },
     refused=(
-        ("reasoningParser", "think", _own_parser("SGLang")),
+        _own_parser("SGLang", "reasoningParser", "think"),
         ("kvCache.dtype", "int8", "engine.kvCache.dtype int8 is not SGLang's: use auto or fp8"),
     ),
     flags=("api-key", "config", "host", "kv-events-config", "model", "model-path", "port", "served-model-name", *_TLS),

@@ -162,6 +162,12 @@ _SGLANG_TOOL_CALL_PARSERS: Mapping[str, str] = {
     ToolCallParser.GLM45: "glm45",
     ToolCallParser.QWEN3_CODER: "qwen3_coder",
     ToolCallParser.MINIMAX_M2: "minimax-m2",
+    ToolCallParser.KIMI_K2: "kimi_k2",
+    ToolCallParser.DEEPSEEK_V32: "deepseekv32",
+    ToolCallParser.LFM2: "lfm2",
+    ToolCallParser.GEMMA4: "gemma4",
+    ToolCallParser.GIGACHAT3: "gigachat3",
+    ToolCallParser.PYTHONIC: "pythonic",
 }
 """By our names, its own. What is not here is left to it."""
 

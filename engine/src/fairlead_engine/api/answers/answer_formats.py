@@ -5,13 +5,15 @@ trusted: a server runs the choice in a process with limits (`prompt_program.py`)
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
 from fairlead_engine.api.answers.answer_text import AnswerSource, CallArguments, CallBegun, CallCut, CallEnded
 from fairlead_engine.api.answers.reasoning_formats import REASONING_FORMATS, ReasoningFormat
-from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS, ToolFormat
+from fairlead_engine.api.answers.tool_format import ToolFormat
+from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 
 _MOST_CHARACTERS = 10_000
 """Bound on the examined text behind the question: a call takes a few hundred characters."""
@@ -31,20 +33,27 @@ _TOOL = {
     "type": "function",
     "function": {"name": _NAME, "description": "The tide at a place", "parameters": _PARAMETERS},
 }
-_CALL = {"id": "a1B2c3D4e", "type": "function", "function": {"name": _NAME, "arguments": json.dumps(_ARGUMENTS)}}
-_RESULT = {"role": "tool", "tool_call_id": "a1B2c3D4e", "name": _NAME, "content": "high"}
+_IDS = ("a1B2c3D4e", f"functions.{_NAME}:0")
+"""Of the call: some templates write no name but this."""
+_ID = re.compile(r"\bid\b")
+_FUNCTION = {"name": _NAME, "arguments": json.dumps(_ARGUMENTS)}
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def written_format(template: str, special_tokens: Mapping[str, str] | None = None) -> tuple[str | None, bool]:
     """Name of the format that reads the template's call, and whether the template writes calls at all."""
     does_write = False
+    formats = sorted(TOOL_FORMATS.items(), key=lambda item: not _is_signed(item[1], template))
     for answer in _answers(template, {**dict.fromkeys(_TOKENS, ""), **(special_tokens or {})}):
         does_write = True
-        found = next((name for name, kind in TOOL_FORMATS.items() if _reads(kind(template), answer)), None)
+        found = next((name for name, kind in formats if _reads(kind(template), answer)), None)
         if found is not None:
             return found, True
     return None, does_write
+
+
+def _is_signed(kind: type[ToolFormat], template: str) -> bool:
+    return kind.sign is not None and kind.sign in template
 
 
 def _answers(template: str, special_tokens: Mapping[str, str]) -> Iterator[str]:
@@ -56,9 +65,14 @@ def _answers(template: str, special_tokens: Mapping[str, str]) -> Iterator[str]:
         return
     question: Mapping[str, Any] = {"role": "user", "content": _QUESTION}
     before = _behind_question(chat, [question], add_generation_prompt=True)
-    for content in ({}, {"content": ""}):
-        call: Mapping[str, Any] = {"role": "assistant", **content, "tool_calls": [_CALL]}
-        for messages in ([question, call], [question, call, _RESULT]):
+    forms = [(_IDS[0], {}), (_IDS[0], {"content": ""})]
+    if _ID.search(template):
+        forms.append((_IDS[1], {"content": ""}))
+    for call_id, content in forms:
+        written = {"id": call_id, "type": "function", "function": _FUNCTION}
+        call: Mapping[str, Any] = {"role": "assistant", **content, "tool_calls": [written]}
+        result = {"role": "tool", "tool_call_id": call_id, "name": _NAME, "content": "high"}
+        for messages in ([question, call], [question, call, result]):
             text = _behind_question(chat, messages, add_generation_prompt=False)
             if text is None or _NAME not in text:
                 continue
@@ -110,6 +124,11 @@ _TOOLS_SHOW = (
     ("[TOOL_CALLS]", "mistral"),
     ("<tool_call>", "hermes"),
     ("<|python_tag|>", "llama3_json"),
+    ("<|tool_list_start|>", "lfm2"),
+    ('"List of tools: ["', "lfm2"),
+    ("<|START_ACTION|>", "cohere_command3"),
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<TOOLCALL>", "nemotron"),
 )
 """Signs of a format in templates that write no earlier calls."""
 _REASONING_SHOWS = (("[THINK]", "mistral"), ("<think>", "think"))
@@ -175,7 +194,8 @@ def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFor
 
 
 def _shown(template: str | None) -> str:
-    found = _chosen(AUTO, template, _TOOLS_SHOW)
+    signed = (name for name, kind in TOOL_FORMATS.items() if template and _is_signed(kind, template))
+    found = next(signed, None) or _chosen(AUTO, template, _TOOLS_SHOW)
     if found == NONE and template and "<|start_header_id|>" in template and '"parameters": ' in template:
         return "llama3_json"  # as bare objects
     return found

@@ -24,6 +24,8 @@ class CallBegun(msgspec.Struct, frozen=True, gc=False):
     """Another call of a function."""
 
     name: str
+    id: str | None = None
+    """The model's id of the call; None = the model writes none."""
 
 
 class CallArguments(msgspec.Struct, frozen=True, gc=False):
@@ -211,10 +213,10 @@ def python_value(source: AnswerSource) -> Reading[str | None]:
     return found
 
 
-def behind_bracket(source: AnswerSource) -> Reading[str]:
-    """The character behind the next one and white space, without reading; empty at the end."""
+def ahead(source: AnswerSource, number: int = 0) -> Reading[str]:
+    """The character behind the next `number` and white space, without reading; empty at the end."""
     while True:
-        behind = source.rest[1:].lstrip(_SPACE)
+        behind = source.rest[number:].lstrip(_SPACE)
         if behind or source.is_over:
             return behind[:1]
         yield None

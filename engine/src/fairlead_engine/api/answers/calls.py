@@ -15,7 +15,7 @@ from fairlead_engine.api.answers.answer_text import (
     CallEnded,
     Content,
     Reading,
-    behind_bracket,
+    ahead,
     json_text,
     json_value,
     python_value,
@@ -27,8 +27,9 @@ NO_ARGUMENTS = "{}"
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
 _ARGUMENTS = ("arguments", "parameters")
 _BETWEEN, _BRACKETS = (",", ";"), ("}", "]")
-_KEYS = ("name", "function", *_ARGUMENTS, "type", "id")
-_LAST_TEXT = re.compile(r'("(?:name|function)"\s*:\s*|[{,]\s*)"([^"]*)$')
+_NAMES = ("name", "tool_name", "function")
+_KEYS = (*_NAMES, *_ARGUMENTS, "type", "id")
+_LAST_TEXT = re.compile(r'("(?:name|tool_name|function)"\s*:\s*|[{,]\s*)"([^"]*)$')
 """The name, or the key, at the end of an object's text."""
 
 
@@ -129,7 +130,7 @@ class _ObjectReader:
 
     def read(self) -> Reading[None]:
         """Reads the object, up to its end or to the first sign against a call."""
-        if (yield from behind_bracket(self._source)) == "'":
+        if (yield from ahead(self._source, 1)) == "'":
             yield from self._read_python()
             return
         self._source.take(1)
@@ -160,7 +161,7 @@ class _ObjectReader:
 
     def _field(self, key: str) -> Reading[bool]:
         """Reads the value of a field; False where the call ends with it."""
-        if key in ("name", "function") and self.name is None:
+        if key in _NAMES and self.name is None:
             if key == "function" and (yield from space(self._source)) == "{":
                 self._source.take(1)
                 self._num_open += 1
@@ -201,7 +202,7 @@ class _ObjectReader:
         if (yield from space(self._source)) == "{":
             if self.name is not None:
                 yield CallArguments(told := "{")
-            if (yield from behind_bracket(self._source)) == "'":
+            if (yield from ahead(self._source, 1)) == "'":
                 text = yield from python_value(self._source)
                 if (value := python_object(text)) is not None:  # else neither JSON nor Python: unchanged
                     text = json.dumps(value, ensure_ascii=False)

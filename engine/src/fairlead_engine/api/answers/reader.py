@@ -1,7 +1,5 @@
 """A sequence's outputs, made text by a `Detokenizer` → text, reasoning and calls."""
 
-import secrets
-import string
 from collections.abc import Collection
 from functools import partial
 
@@ -17,12 +15,11 @@ from fairlead_engine.api.answers.answer_text import (
     Reasoning,
     until,
 )
-from fairlead_engine.api.answers.tool_formats import ToolFormat
+from fairlead_engine.api.answers.tool_format import ToolFormat
 from fairlead_engine.api.detokenizer import CallDelta, Detokenizer, TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
 
 _NOTHING = CallArguments("")
-_LETTERS = string.ascii_letters + string.digits
 
 
 class AnswerReader:
@@ -114,8 +111,7 @@ class AnswerReader:
         if isinstance(part, CallBegun):
             tools = self._formats.tools
             assert tools is not None
-            call_id = tools.id_prefix + "".join(secrets.choice(_LETTERS) for _ in range(tools.id_length))
-            calls.append(CallDelta(index, "", call_id, part.name))
+            calls.append(CallDelta(index, "", part.id or tools.new_id(), part.name))
         elif calls and calls[-1].index == index:
             calls[-1] = CallDelta(index, calls[-1].arguments + part.text, calls[-1].id, calls[-1].name)
         else:

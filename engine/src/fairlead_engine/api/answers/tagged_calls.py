@@ -54,10 +54,13 @@ class Tags(NamedTuple):
     """White space around a value, left out of the value."""
     gap: str = "\n"
     """White space of any kind."""
+    other_end: str = ""
+    """Instead of `key_end` before a value that is no text; empty where the schema alone distinguishes texts."""
 
-    def before(self, key: str) -> str:
+    def before(self, key: str, *, is_text: bool) -> str:
         """Text before an argument's value."""
-        return f"{self.key}{key}{self.key_end}{self.gap + self.value if self.value else ''}{self.padding}"
+        key_end = self.key_end if is_text or not self.other_end else self.other_end
+        return f"{self.key}{key}{key_end}{self.gap + self.value if self.value else ''}{self.padding}"
 
 
 def tagged_call(
@@ -99,7 +102,7 @@ def _arguments(source: AnswerSource, tags: Tags, schema: Mapping[str, Any], bloc
             yield CallArguments(NO_ARGUMENTS if before == "{" else "}")
             yield CallEnded()
             return
-        key, marker = yield from text_until(source, tags.key_end)
+        key, marker = yield from text_until(source, tags.key_end, *filter(None, (tags.other_end,)))
         if marker is None:
             return
         if tags.value:
@@ -112,7 +115,10 @@ def _arguments(source: AnswerSource, tags: Tags, schema: Mapping[str, Any], bloc
         before = ", "
         given.add(key)
         others = _properties(schema).keys() - given
-        if not (yield from _value(source, tags, kinds_of(_properties(schema).get(key), schema), others)):
+        kinds = kinds_of(_properties(schema).get(key), schema)
+        if tags.other_end:
+            kinds = {"string"} if marker == tags.key_end else set()
+        if not (yield from _value(source, tags, kinds, others)):
             return
 
 
@@ -147,7 +153,7 @@ def _until_value_end(
         source.unread(len(tags.key))
         source.mark()
         source.take(len(tags.key))
-        key, end = yield from text_until(source, tags.key_end)
+        key, end = yield from text_until(source, tags.key_end, *filter(None, (tags.other_end,)))
         if end is None and source.is_spent:
             source.settle()
             return False
