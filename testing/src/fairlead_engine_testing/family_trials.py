@@ -38,10 +38,12 @@ from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
 
 WRITES_CALLS: Mapping[str, str] = {
+    "cohere2": "command",
     "deepseek_v3": "deepseek_v3",
     "exaone4": "hermes",
     "glm4_moe": "glm45",
     "gpt_oss": "harmony",
+    "granite": "granite",
     "llama": "llama3_json",
     "minimax_m2": "minimax_m2",
     "mistral": "mistral",
@@ -60,9 +62,13 @@ _VALUE = "{{ value if value is string else value | tojson }}"
 CALLS: Mapping[str, str] = {
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```"
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    "function_calls": "<function_calls>NAME(ARGUMENTS)</function_calls>",
+    "command": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "NAME", "parameters": ARGUMENTS}\n]'
+    "<|END_ACTION|>",
+    "function_calls": "<function_calls>NAME({% for key, value in call.function.arguments.items() %}{{ key }}="
+    "{{ value | tojson }}{{ ', ' if not loop.last }}{% endfor %})</function_calls>",
     "glm45": "<tool_call>NAME\n" + _EACH + "<arg_key>{{ key }}</arg_key>\n<arg_value>" + _VALUE + "</arg_value>\n"
     "{% endfor %}</tool_call>",
+    "granite": '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]',
     "harmony": "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>ARGUMENTS<|call|>",
     "hermes": '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
     "llama3_json": '{"name": "NAME", "parameters": ARGUMENTS}',

@@ -53,7 +53,7 @@ def written_format(template: str, special_tokens: Mapping[str, str] | None = Non
 
 
 def _is_signed(kind: type[ToolFormat], template: str) -> bool:
-    return kind.sign is not None and kind.sign in template
+    return any(sign in template for sign in kind.signs)
 
 
 def _answers(template: str, special_tokens: Mapping[str, str]) -> Iterator[str]:

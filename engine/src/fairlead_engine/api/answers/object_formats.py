@@ -73,7 +73,7 @@ class Phi4(ListedObjects):
     """Phi-4-mini: `<|tool_call|>` and `<|/tool_call|>` around all calls, or `functools[` and `]`."""
 
     begins, end = ("<|tool_call|>", "functools["), "<|/tool_call|>"
-    sign = "functools["
+    signs = ("functools[", "<|/tool_call|>")
     markers = (begins[0], end)
 
 
@@ -81,7 +81,7 @@ class Granite(ListedObjects):
     """Granite 3: `<|tool_call|>`, or `<tool_call>`, before all calls."""
 
     begins, end = ("<|tool_call|>", "<tool_call>"), ""
-    sign = "respond only with <|tool_call|>"
+    signs = ("respond only with <|tool_call|>",)
     markers = begins
 
 

@@ -46,9 +46,8 @@ class ToolFormat(ABC):
     """Prefix of a text, for formats of all answers, with or without tools; None = no prefix."""
     thought: ReasoningFormat | None = None
     """Format of the reasoning; None = not part of this format."""
-    sign: str | None = None
-    """Text of the instructions of templates whose models write this format, whatever the templates make of earlier
-    calls; None = no such text."""
+    signs: tuple[str, ...] = ()
+    """Texts of templates whose models write this format, whatever the templates make of earlier calls."""
     id_length = 24
     """Characters of a call's id behind its prefix."""
     id_prefix = "call_"
