@@ -270,7 +270,13 @@ _OF_A_SERVER: Mapping[str, Mapping[str, tuple[Json, Json]]] = {
             f"engine.toolCallParser {value} is not vLLM's": ({"toolCallParser": value}, {"toolCallParser": "lfm2"})
             for value in ("nemotron", "solar_open", "functionary")
         },
-        "engine.reasoningParser think is not vLLM's": ({"reasoningParser": "think"}, {"reasoningParser": "mistral"}),
+        **{
+            f"engine.reasoningParser {value} is not vLLM's": (
+                {"reasoningParser": value},
+                {"reasoningParser": "mistral"},
+            )
+            for value in ("think", "solar_open")
+        },
         "engine.kvCache.dtype int8 is not vLLM's": ({"kvCache": {"dtype": "int8"}}, {"kvCache": {"dtype": "fp8"}}),
     },
     "llama.cpp": {

@@ -410,7 +410,8 @@ class ServerConfig:
     template shows."""
     reasoning_parser: str = "auto"
     """How the model writes what it thinks before it answers, which clients get as `reasoning_content`: think
-    (`<think>`) or mistral (`[THINK]`); none = as text. auto = as its chat template shows."""
+    (`<think>`), mistral (`[THINK]`) or another format of docs/api.md; none = as text. auto = as its chat template
+    shows."""
     step_timeout: Annotated[float, SECONDS] = 120.0
     """Seconds one step may take, or one of several `api_servers` say nothing, before `/health` reports that it hangs
     and the kubelet restarts the pod."""

@@ -195,13 +195,37 @@ def test_arguments_come_while_they_are_written() -> None:
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_reasoning_is_told_apart(name: str, has_begun: bool) -> None:
     formats = AnswerFormats(TOOL_FORMATS["hermes"](), REASONING_FORMATS[name])
-    begin, end = formats.reasoning.markers  # type: ignore[union-attr]
+    begin, end, *_ = REASONING_FORMATS[name]
     text = f"\n{'' if has_begun else begin}\nHm <{end[:-1]} {{\n{end}\n\nYes.\n{HERMES}"
     for pieces in ([text], [*text]):
         found = read(formats, pieces, has_begun_reasoning=has_begun)
         assert found == ("Yes.", f"Hm <{end[:-1]} {{\n", ONE, "tool_calls")
     without = read(AnswerFormats(None, REASONING_FORMATS[name]), [*"\n Yes.\n"])
     assert (without.text, without.reasoning) == ("\n Yes.\n", "")
+
+
+TAGGED = [(name, *tags) for name, each in REASONING_FORMATS.items() for tags in each.answer]
+
+
+@pytest.mark.parametrize(("name", "begin", "end"), TAGGED)
+@pytest.mark.parametrize("thought", ["", "Hm."])
+@given(data=st.data())
+def test_tags_around_an_answer_are_no_text(name: str, begin: str, end: str, thought: str, data: st.DataObject) -> None:
+    reasoning = REASONING_FORMATS[name]
+    before = f"{reasoning.begin}{thought}{reasoning.end}\n" if thought else ""
+    text, whole = f"{before}{begin}\nYes, {begin} < \n\nno.\n{end}\n", f"Yes, {begin} < \n\nno."
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    size = data.draw(st.integers(0, len(text)))
+    for tools in (None, TOOL_FORMATS["hermes"]()):
+        formats = AnswerFormats(tools, reasoning)
+        assert read(formats, pieces)[:2] == (whole, thought)
+        assert read(formats, [text + HERMES])[:3] == (whole, thought, ONE) or tools is None
+        cut = read(formats, [*text[:size], ""], FinishReason.LENGTH)
+        assert cut == read(formats, [text[:size]], FinishReason.LENGTH)
+        assert whole.startswith(cut.text.rstrip()), text[:size]
+        for other in (f"{begin[:-1]}", f" {begin[:-2]} a", "Yes.", f"Yes. {begin}"):  # no tag around it
+            assert read(formats, [*other]).text.strip() == other.strip()
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
@@ -251,6 +275,12 @@ def test_calls_beyond_the_most_are_left_out() -> None:
         ("<tool_call>", "Hermes", None),
         ("<tool_call>\n<function={{ name }}>", None, None),
         ("[TOOL_CALLS][THINK]", "Mistral", "mistral"),
+        ("<|START_ACTION|><|START_THINKING|>", "CohereCommand", "cohere_command3"),
+        ("{% set think_begin_token = '<seed:think>' %}", None, "seed_oss"),
+        ("between <think></think> and <response></response>", None, "granite"),
+        ("'<think>' + each + '</think><answer>'", None, "hunyuan_a13b"),
+        ("List of tools: <|tool_list_start|>[", "Lfm2", None),
+        ("prefix function calls with functools[", "Phi4", None),
         ("<｜tool▁calls▁begin｜></think><think>", "DeepSeek", "think"),
         ("<|channel|><|message|>", "Harmony", None),
         ('<|start_header_id|>{"name": x, "parameters": y}', "Llama3", None),

@@ -79,6 +79,14 @@ class ReasoningParser(StrEnum):
     NONE = "none"
     THINK = "think"
     MISTRAL = "mistral"
+    SEED_OSS = "seed_oss"
+    GRANITE = "granite"
+    HUNYUAN_A13B = "hunyuan_a13b"
+    HY_V3 = "hy_v3"
+    COHERE_COMMAND3 = "cohere_command3"
+    GEMMA4 = "gemma4"
+    MINIMAX_M3 = "minimax_m3"
+    SOLAR_OPEN = "solar_open"
 
 
 class SpeculativeMethod(StrEnum):

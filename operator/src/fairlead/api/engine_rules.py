@@ -106,7 +106,7 @@ _VLLM = _EngineKind(
             "engine.toolCallParser harmony must be left out with engine.type vLLM, which knows by itself",
         ),
         *(_own_parser("vLLM", "toolCallParser", value) for value in ("nemotron", "solar_open", "functionary")),
-        _own_parser("vLLM", "reasoningParser", "think"),
+        *(_own_parser("vLLM", "reasoningParser", value) for value in ("think", "solar_open")),
         ("kvCache.dtype", "int8", "engine.kvCache.dtype int8 is not vLLM's: use auto or fp8"),
     ),
     flags=(

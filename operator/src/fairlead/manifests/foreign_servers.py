@@ -169,6 +169,11 @@ _SGLANG_TOOL_CALL_PARSERS: Mapping[str, str] = {
     ToolCallParser.GIGACHAT3: "gigachat3",
     ToolCallParser.PYTHONIC: "pythonic",
 }
+_SGLANG_REASONING_PARSERS: Mapping[str, str] = {
+    ReasoningParser.MISTRAL: "mistral",
+    ReasoningParser.GEMMA4: "gemma4",
+    ReasoningParser.MINIMAX_M3: "minimax-m3",
+}
 """By our names, its own. What is not here is left to it."""
 
 
@@ -269,7 +274,7 @@ def _sglang_arguments(deployment: LLMDeployment, model: str) -> list[str]:
         "page-size": engine.kv_cache.block_size or _SGLANG_BLOCK_SIZE,
         "kv-cache-dtype": _SGLANG_KV_TYPES[engine.kv_cache.dtype],
         "tool-call-parser": _SGLANG_TOOL_CALL_PARSERS.get(engine.tool_call_parser),
-        "reasoning-parser": unless(engine.reasoning_parser, ReasoningParser.AUTO, ReasoningParser.NONE),
+        "reasoning-parser": _SGLANG_REASONING_PARSERS.get(engine.reasoning_parser),
         # A request that says nothing would come after all that do.
         "default-priority-value": 0,
         "host": "$(POD_IP)",

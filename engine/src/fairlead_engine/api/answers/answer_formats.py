@@ -131,7 +131,19 @@ _TOOLS_SHOW = (
     ("<TOOLCALL>", "nemotron"),
 )
 """Signs of a format in templates that write no earlier calls."""
-_REASONING_SHOWS = (("[THINK]", "mistral"), ("<think>", "think"))
+_REASONING_SHOWS = (
+    ("[THINK]", "mistral"),
+    ("<|START_THINKING|>", "cohere_command3"),
+    ("<seed:think>", "seed_oss"),
+    ("<mm:think>", "minimax_m3"),
+    ("<think{}>", "hy_v3"),
+    ("<|channel>thought", "gemma4"),
+    ("assistant<|think|>", "solar_open"),
+    ("<response></response>", "granite"),
+    (r"</think>\n\n<response>", "granite"),
+    ("<answer>", "hunyuan_a13b"),
+    ("<think>", "think"),
+)
 
 
 class AnswerFormats(NamedTuple):

@@ -128,7 +128,8 @@ def _read(
         return
     call = None if tools is None else tools.shape.begin
     has_reasoned = yield from reasoning.read(source, has_begun=has_begun_reasoning, call=call, names=names)
-    yield from answer if has_reasoned else reasoning.without_end(answer, source)
+    answer = answer if has_reasoned else reasoning.without_end(answer, source)
+    yield from reasoning.without_tags(answer, source) if reasoning.answer else answer
 
 
 def _answer(source: AnswerSource, tools: ToolFormat | None, names: Collection[str]) -> Reading[None]:

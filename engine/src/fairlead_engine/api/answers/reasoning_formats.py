@@ -22,10 +22,14 @@ class ReasoningFormat(NamedTuple):
 
     begin: str
     end: str
+    answer: tuple[tuple[str, str], ...] = ()
+    """Tags around the answer behind, left out of the text."""
+    tokens: tuple[str, ...] = ()
+    """Special tokens that the markers consist of; empty = the markers."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (self.begin, self.end)
+        return (*(self.tokens or (self.begin, self.end)), *(tag for pair in self.answer for tag in pair))
 
     def read(
         self, source: AnswerSource, *, has_begun: bool, call: str | None = None, names: Collection[str] = ()
@@ -97,9 +101,92 @@ class ReasoningFormat(NamedTuple):
         if held and not source.is_cut:
             yield Content(held)
 
+    def without_tags(self, reading: Reading[None], source: AnswerSource) -> Reading[None]:
+        """An answer without the tags around its text, and white space within them."""
+        stripper = _TagStripper(self.answer)
+        for part in reading:
+            if isinstance(part, Content):
+                yield Content(stripper.push(part.text))
+                continue
+            if isinstance(part, CallBegun):
+                yield Content(stripper.rest(is_cut=False).rstrip())
+            yield part
+        yield Content(stripper.rest(is_cut=source.is_cut))
 
+
+class _TagStripper:
+    """A growing text without the tags around it."""
+
+    def __init__(self, tags: tuple[tuple[str, str], ...]) -> None:
+        self._tags = tags
+        self._held = ""
+        self._end: str | None = None
+        """Tag behind the text; None = not known, empty = none."""
+        self._is_blank = False
+        """Whether the next text follows a tag: its white space belongs to the tag."""
+
+    def push(self, text: str) -> str:
+        """More of the text, as far as known."""
+        text, self._held = self._held + text, ""
+        if self._end is None:
+            text = self._without_begin(text)
+            if self._end is None:
+                return ""
+        before, found, behind = text.partition(self._end) if self._end else (text, "", "")
+        before = self._behind_tag(before)
+        if found:
+            self._end, self._is_blank = "", True
+            return before.rstrip() + self._behind_tag(behind)
+        if not self._end:
+            return before
+        shown = without_begun(before, self._end).rstrip()
+        self._held = before[len(shown) :]
+        return shown
+
+    def rest(self, *, is_cut: bool) -> str:
+        """The text that was held back, at the end."""
+        text, self._held = self._held, ""
+        return without_begun(text, *(tag for pair in self._tags for tag in pair)) if is_cut else text
+
+    def _without_begin(self, text: str) -> str:
+        stripped = text.lstrip()
+        for begin, end in self._tags:
+            if stripped.startswith(begin):
+                self._end, self._is_blank = end, True
+                return stripped.removeprefix(begin)
+        if any(begin.startswith(stripped) for begin, _ in self._tags):
+            self._held = text
+        else:
+            self._end = ""
+        return text
+
+    def _behind_tag(self, text: str) -> str:
+        if self._is_blank:
+            text = text.lstrip()
+            self._is_blank = not text
+        return text
+
+
+_THINK = ReasoningFormat("<think>", "</think>")
 REASONING_FORMATS = {
-    "think": ReasoningFormat("<think>", "</think>"),
+    "think": _THINK,
     "mistral": ReasoningFormat("[THINK]", "[/THINK]"),
+    "seed_oss": ReasoningFormat("<seed:think>", "</seed:think>"),
+    "granite": _THINK._replace(answer=(("<response>", "</response>"),)),
+    "hunyuan_a13b": _THINK._replace(answer=(("<answer>", "</answer>"),)),
+    "hy_v3": ReasoningFormat("<think:opensource>", "</think:opensource>"),
+    "cohere_command3": ReasoningFormat(
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        (("<|START_RESPONSE|>", "<|END_RESPONSE|>"), ("<|START_TEXT|>", "<|END_TEXT|>")),
+    ),
+    "gemma4": ReasoningFormat("<|channel>thought", "<channel|>", tokens=("<|channel>", "<channel|>")),
+    "minimax_m3": ReasoningFormat("<mm:think>", "</mm:think>"),
+    "solar_open": ReasoningFormat(
+        "<|think|>",
+        "<|end|><|begin|>assistant",
+        (("<|content|>", "<|end|>"),),
+        ("<|think|>", "<|end|>", "<|begin|>"),
+    ),
 }
 """By the name of `--reasoning-parser`."""
