@@ -273,24 +273,24 @@ def test_calls_beyond_the_most_are_left_out() -> None:
     [
         ("{{ '<tool_call>' }}<think>", "Hermes", "think"),
         ("<tool_call>", "Hermes", None),
-        ("<tool_call>\n<function={{ name }}>", None, None),
+        ("<tool_call>\n<function={{ name }}>", "Forced", None),
         ("[TOOL_CALLS][THINK]", "Mistral", "mistral"),
         ("<|START_ACTION|><|START_THINKING|>", "CohereCommand", "cohere_command3"),
-        ("{% set think_begin_token = '<seed:think>' %}", None, "seed_oss"),
-        ("between <think></think> and <response></response>", None, "granite"),
-        ("'<think>' + each + '</think><answer>'", None, "hunyuan_a13b"),
+        ("{% set think_begin_token = '<seed:think>' %}", "Forced", "seed_oss"),
+        ("between <think></think> and <response></response>", "Forced", "granite"),
+        ("'<think>' + each + '</think><answer>'", "Forced", "hunyuan_a13b"),
         ("List of tools: <|tool_list_start|>[", "Lfm2", None),
         ("prefix function calls with functools[", "Phi4", None),
         ("<｜tool▁calls▁begin｜></think><think>", "DeepSeek", "think"),
         ("<|channel|><|message|>", "Harmony", None),
         ('<|start_header_id|>{"name": x, "parameters": y}', "Llama3", None),
-        ("{{ messages }}", None, None),
-        (None, None, None),
+        ("{{ messages }}", "Forced", None),
+        (None, "Forced", None),
     ],
 )
-def test_a_template_shows_the_formats(template: str | None, tool_parser: str | None, reasoning: str | None) -> None:
+def test_a_template_shows_the_formats(template: str | None, tool_parser: str, reasoning: str | None) -> None:
     found = choose_formats(template, "auto", "auto")
-    assert (type(found.tools).__name__ if found.tools else None) == tool_parser
+    assert type(found.tools).__name__ == tool_parser
     assert found.reasoning == (REASONING_FORMATS[reasoning] if reasoning else None)
     assert choose_formats(template, "none", "none") == AnswerFormats()
     assert type(choose_formats(template, "mistral", "think").tools) is TOOL_FORMATS["mistral"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlead_engine.api.answers.answer_formats import choose_formats, written_format
+from fairlead_engine.api.answers.object_formats import Forced
 from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine_testing.written_templates import BEGIN, END, WRITES, F
 
@@ -44,7 +45,7 @@ def test_the_call_that_a_template_writes_tells_the_format(name: str, asks: str) 
 def test_a_call_that_no_format_reads_has_none_whatever_markers_it_has(write: str) -> None:
     template = BEGIN + write + END
     assert written_format(template) == (None, True)
-    assert choose_formats(template, "auto", "auto").tools is None
+    assert isinstance(choose_formats(template, "auto", "auto").tools, Forced)
     assert choose_formats(template, "hermes", "auto").tools is not None
 
 
@@ -66,7 +67,7 @@ def test_a_call_that_no_format_reads_has_none_whatever_markers_it_has(write: str
 )
 def test_the_templates_of_families_tell_their_formats(file: str, name: str | None) -> None:
     tools = choose_formats((FILES / f"{file}.jinja").read_text(), "auto", "auto").tools
-    assert type(tools) is (TOOL_FORMATS[name] if name else type(None))
+    assert type(tools) is (TOOL_FORMATS[name] if name else Forced)
 
 
 @pytest.mark.parametrize(

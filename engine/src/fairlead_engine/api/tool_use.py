@@ -25,8 +25,8 @@ _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _MODES = ("none", "auto", "required")
 _UNKNOWN = (
     "tools is not supported by this model as it is served: how it writes calls is not known, so they could not be told "
-    'from its text. Serve it with tool-call-parser set, or send tool_choice = "none": then tools are described to the '
-    "model, and its answer is text"
+    'from its text. Serve it with tool-call-parser set, or send tool_choice = {}"none": then tools are described to '
+    "the model, and its answer is text"
 )
 
 
@@ -112,8 +112,10 @@ def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
         raise RequestError("tool_choice", f"tool_choice allows {unknown[0]!r}, which is none of the tools")
     if not tools:
         return None
-    if formats.tools is None:
-        raise RequestError("tools", _UNKNOWN, "unsupported_value")
+    is_forced = named is not None or choice == "required"
+    if formats.tools is None or (formats.tools.is_forced and not is_forced):
+        instead = "" if formats.tools is None else '"required" or a function, which a grammar holds, or '
+        raise RequestError("tools", _UNKNOWN.format(instead), "unsupported_value")
     return ToolUse(
         tuple(
             json.dumps(tool)
@@ -121,7 +123,7 @@ def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
             if named in (None, tool.name) and (allowed is None or tool.name in allowed)
         ),
         tuple(names),
-        is_forced=named is not None or choice == "required",
+        is_forced=is_forced,
         are_many=named is None and fields.parallel_tool_calls is not False,
         is_narrowed=allowed is not None and len(allowed) < len(found),
     )

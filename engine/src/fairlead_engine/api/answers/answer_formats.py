@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
 from fairlead_engine.api.answers.answer_text import AnswerSource, CallArguments, CallBegun, CallCut, CallEnded
+from fairlead_engine.api.answers.object_formats import Forced
 from fairlead_engine.api.answers.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from fairlead_engine.api.answers.tool_format import ToolFormat
 from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
@@ -116,7 +117,7 @@ def _reads(tools: ToolFormat, answer: str) -> bool:
         return False
 
 
-AUTO, NONE = "auto", "none"
+AUTO, NONE, UNKNOWN = "auto", "none", "unknown"
 _TOOLS_SHOW = (
     *((marker, NONE) for marker in ("<function=", "<arg_key>", "<invoke ", "<tool_calls>")),  # not Hermes' all the same
     ("<|channel|>", "harmony"),
@@ -189,18 +190,20 @@ def choose_names(
     renders: bool = True,
 ) -> tuple[str, str]:
     """Names of the formats of calls and reasoning; for a template that writes no calls, the format shown by the
-    template's text. `renders`: whether the template may run."""
+    template's text. `unknown` = only a grammar makes calls. `renders`: whether the template may run."""
     tools = tool_call_parser
     if tool_call_parser == AUTO:
         found, does_write = written_format(template, special_tokens) if template and renders else (None, False)
-        tools = (found or NONE) if found is not None or does_write else _shown(template)
+        tools = found or (NONE if does_write else _shown(template))
+        tools = UNKNOWN if tools == NONE else tools
     return tools, _chosen(reasoning_parser, template, _REASONING_SHOWS)
 
 
 def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFormats:
-    """The formats of these names; `none` = None."""
+    """The formats of these names; `none` = None, `unknown` = a format for grammars."""
+    unknown = Forced() if tools == UNKNOWN else None
     return AnswerFormats(
-        TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else None,
+        TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else unknown,
         REASONING_FORMATS.get(reasoning) if tools != "harmony" else None,  # harmony has reasoning of its own
     )
 

@@ -112,6 +112,16 @@ class CohereCommand(Objects):
     )
 
 
+class Forced(ToolFormat):
+    """A list of objects, by models whose own format is not known."""
+
+    shape = CallShape("", '{"name": "{name}", "arguments": ', "}", ", ", "[", "]")
+    is_forced = True
+
+    def read(self, source: AnswerSource, names: Collection[str]) -> Reading[None]:
+        yield from call_objects(source, "")
+
+
 class Llama3(ToolFormat):
     """Llama 3.1 to 3.3: the answer is one call or several as objects, with or without `<|python_tag|>`. Between calls
     stands `;` by training; a comma, a line's end, another `<|python_tag|>` and nothing are as clear."""

@@ -48,6 +48,8 @@ class ToolFormat(ABC):
     """Format of the reasoning; None = not part of this format."""
     signs: tuple[str, ...] = ()
     """Texts of templates whose models write this format, whatever the templates make of earlier calls."""
+    is_forced = False
+    """Whether only a grammar makes a model write this format, so that calls must be required."""
     id_length = 24
     """Characters of a call's id behind its prefix."""
     id_prefix = "call_"
