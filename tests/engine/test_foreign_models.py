@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 
+from fairlead_common.models.families.registry import ARCHITECTURES
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, ModelLoadError
@@ -212,7 +213,6 @@ REFUSED = {
         "has a quantization_config",
     ),
     "mlx": ({"model_type": "gpt2", "quantization": {"group_size": 64, "bits": 4}}, "has a quantization;"),
-    "llama4": ({"model_type": "llama4_text", "attention_chunk_size": 64}, "scaled by their rows in a step, not by"),
     "cross": ({"model_type": "gpt2", "add_cross_attention": True}, "asks for add_cross_attention"),
     "remote": (
         {"model_type": "homemade", "auto_map": {"AutoModelForCausalLM": "modeling.Homemade"}},
@@ -241,7 +241,8 @@ def test_a_model_whose_tokens_see_those_after_them_is_refused(tmp_path: Path) ->
         part(tmp_path)
 
 
-def test_chunked_attention_is_refused_unless_a_chunk_is_the_whole_context(tmp_path: Path) -> None:
+def test_chunked_attention_is_refused_unless_a_chunk_is_the_whole_context(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delitem(ARCHITECTURES, "Llama4ForCausalLM")
     experts = {"num_local_experts": 2, "intermediate_size_mlp": 96, "head_dim": 16, "attention_chunk_size": 24}
     experts["attn_temperature_tuning"] = False
     folder = write_foreign_checkpoint(tmp_path, "llama4_text", **experts)

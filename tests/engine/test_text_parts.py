@@ -34,6 +34,14 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mistral3": ("mistral3", {"model_type": "mistral", "head_dim": 24}, {"model_type": "pixtral", "head_dim": 16}),
     "llava": ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
     "internvl": ("internvl", {"model_type": "qwen2"}, {"image_size": [28, 28], "patch_size": [14, 14]}),
+    "llama4": (
+        "llama4",
+        {
+            "intermediate_size_mlp": 80, "head_dim": 16, "num_local_experts": 4, "attention_chunk_size": 12,
+            "no_rope_layers": [1, 0], "interleave_moe_layer_step": 2, "floor_scale": 8,
+        },
+        {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64},
+    ),
     "llava_onevision": ("llava_onevision", {"model_type": "qwen2"}, {"model_type": "siglip_vision_model"}),
     "idefics3": ("idefics3", {"model_type": "llama"}, {}),
     "smolvlm": ("smolvlm", {"model_type": "llama"}, {}),

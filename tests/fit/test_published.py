@@ -1,6 +1,7 @@
 """The arithmetic against what is published of well-known models: parameters, sizes of files, and cache for a token.
 
-Each file in `configs` has the fields of a `config.json` that decide, and the figures with where they are from.
+Each file in `configs` has the fields of a `config.json` that decide, and the figures with where they are from; `within`
+is the relative error of a figure that is published in billions.
 """
 
 import json
@@ -27,8 +28,9 @@ def test_there_are_enough_and_each_says_where_its_figures_are_from() -> None:
 @pytest.mark.parametrize("model", CONFIGS.values(), ids=list(CONFIGS))
 def test_parameters_and_files_are_those_that_are_published(model: dict[str, Any]) -> None:
     shape, published = read_shape(model["config"]), model["published"]
-    assert shape.num_parameters == pytest.approx(published["parameters"], rel=1e-6)
-    assert shape.stored_bytes == pytest.approx(published["file_bytes"], rel=1e-4)
+    within = published.get("within", 1e-6)
+    assert shape.num_parameters == pytest.approx(published["parameters"], rel=within)
+    assert shape.stored_bytes == pytest.approx(published["file_bytes"], rel=max(within, 1e-4))
 
 
 @pytest.mark.parametrize("model", CONFIGS.values(), ids=list(CONFIGS))

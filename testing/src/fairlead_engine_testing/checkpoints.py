@@ -19,6 +19,7 @@ from fairlead_common.models.families.experts import (
     QwenExpertsConfig,
     RoutedExpertsConfig,
 )
+from fairlead_common.models.families.llama4 import Llama4Config
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
 from fairlead_common.models.model_config import ModelConfig, QueryNorm
 from fairlead_engine.model.loading import read_config
@@ -42,6 +43,21 @@ _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_t
 def llama_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Llama, with changes."""
     return {**_fields("LlamaForCausalLM", "llama"), "head_dim": 16, **changes}
+
+
+def llama4_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Llama 4, with changes; its first layer has chunks and no experts, its second no
+    positions."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}
+    own = {
+        "head_dim": 16,
+        "intermediate_size_mlp": 128,
+        "attention_chunk_size": 20,
+        "floor_scale": 8,
+        "attn_scale": 0.3,
+    }
+    layers = {"no_rope_layers": [1, 0], "use_qk_norm": True, "attn_temperature_tuning": True}
+    return {**_fields("Llama4ForCausalLM", "llama4_text"), **experts, **own, **layers, **changes}
 
 
 def qwen2_fields(**changes: Any) -> dict[str, Any]:
@@ -245,6 +261,7 @@ FAMILIES = {
     "granite": granite_fields,
     "granite_hybrid": granite_hybrid_fields,
     "llama": llama_fields,
+    "llama4": llama4_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
     "mistral": mistral_fields,
@@ -348,6 +365,11 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
         elif isinstance(config, GraniteHybridConfig):
             yield from _granite_experts(prefix, config)
+        elif isinstance(config, Llama4Config):
+            if index in config.dense_layers:
+                yield from _linears(f"{prefix}.feed_forward", gated, False)
+            else:
+                yield from _llama4_experts(f"{prefix}.feed_forward", config)
         elif isinstance(config, RoutedExpertsConfig) and index not in config.dense_layers:
             yield from _deepseek_experts(f"{prefix}.mlp", config)
         elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
@@ -419,6 +441,14 @@ def _deepseek_experts(prefix: str, config: RoutedExpertsConfig) -> Iterator[tupl
         yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
     if inner := config.num_shared_experts * config.expert_size:
         yield from _linears(f"{prefix}.shared_experts", _gated(hidden, inner), False)
+
+
+def _llama4_experts(prefix: str, config: Llama4Config) -> Iterator[tuple[str, Shape]]:
+    num, hidden, inner = config.num_experts, config.hidden_size, config.expert_size
+    yield f"{prefix}.router.weight", (num, hidden)
+    yield f"{prefix}.experts.gate_up_proj", (num, hidden, 2 * inner)
+    yield f"{prefix}.experts.down_proj", (num, inner, hidden)
+    yield from _linears(f"{prefix}.shared_expert", _gated(hidden, inner), False)
 
 
 def _qwen_experts(prefix: str, config: QwenExpertsConfig) -> Iterator[tuple[str, Shape]]:

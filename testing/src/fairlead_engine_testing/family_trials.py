@@ -97,7 +97,7 @@ _SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads":
 _DTYPES = ("float32", "bfloat16")
 _ADAPTED = {
     "attention": re.compile(r".*attn\.\w*proj"),
-    "feed-forward": re.compile(r".*\.(mlp|block_sparse_moe)\.(.*\.)?(\w+_proj|w[123])"),
+    "feed-forward": re.compile(r".*\.(mlp|block_sparse_moe|feed_forward)\.(.*\.)?(\w+_proj|w[123])"),
 }
 """Names of the linear layers that an adapter may change."""
 

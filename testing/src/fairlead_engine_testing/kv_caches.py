@@ -59,7 +59,9 @@ def attention_written_out(
     query, key, value = query.double(), key.double(), value.double()
     rows = []
     for row, tokens in enumerate(seen):
-        near = list(tokens[-scoring.window :] if scoring.window else tokens)
+        near = list(tokens)
+        if scoring.window:
+            near = near[(len(near) - 1) // scoring.window * scoring.window if scoring.is_aligned else -scoring.window :]
         for head in range(num_heads):
             scores = key[near, head // group] @ query[row, head] / math.sqrt(head_dim)
             if scoring.soft_cap:

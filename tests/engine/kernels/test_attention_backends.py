@@ -143,7 +143,11 @@ def move_away_and_back(backend, layout, cache):
     kv_dtype=st.sampled_from(list(KV_DTYPES.values())),
     shared_value_dim=st.sampled_from([None, None, 6, 1]),
     scoring=st.builds(
-        Scoring, st.sampled_from([0, 0, 1, 3, 100]), st.sampled_from([0.0, 0.0, 1.5]), st.sampled_from([None, 1.0])
+        Scoring,
+        st.sampled_from([0, 0, 1, 3, 100]),
+        st.sampled_from([0.0, 0.0, 1.5]),
+        st.sampled_from([None, 1.0]),
+        st.booleans(),
     ),
 )
 def test_any_steps_equal_the_definition(

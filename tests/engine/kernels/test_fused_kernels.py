@@ -126,18 +126,18 @@ def two_caches(num_kv_heads: int, head_dim: int, dtype, kv_dtype, device: str):
 @on_each_device
 @in_each_format
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
-@pytest.mark.parametrize("with_norm", [False, True])
+@pytest.mark.parametrize("norm", [None, "first", "last"])
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "num_turned"),
     [(4, 2, 16, 16), (3, 1, 6, 6), (20, 5, 8, 8), (4, 2, 16, 12)],
 )
-def test_norm_rope_store(device, dtype, kv_dtype, with_norm, num_heads, num_kv_heads, head_dim, num_turned):
+def test_norm_rope_store(device, dtype, kv_dtype, norm, num_heads, num_kv_heads, head_dim, num_turned):
     from fairlead_engine.kernels import norm_rope_store_kernel
 
     heads = torch.randn(3, num_heads + 2 * num_kv_heads, head_dim, device=device, dtype=dtype)
     cosines, sines = torch.randn(2, 3, 1, num_turned, device=device, dtype=dtype)
     weights = torch.randn(2, head_dim, device=device, dtype=dtype)
-    norm = HeadNorm(weights[0], weights[1], 1e-4) if with_norm else None
+    norm = None if norm is None else HeadNorm(weights[0], weights[1], 1e-4, is_last=norm == "last")
     turn, slots = HeadTurn(num_kv_heads, num_kv_heads, cosines, sines, norm), torch.tensor([7, 0, 11], device=device)
     one, other = two_caches(num_kv_heads, head_dim, dtype, kv_dtype, device)
     found = norm_rope_store_kernel.norm_rope_store(heads, turn, one.keys, one.values, slots)
@@ -211,13 +211,16 @@ found = {
     "gate": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=False)),
     "gelu": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=True)),
 }
-for stored, largest, has_norm in (("bf16", 0, False), ("bf16", 0, True), ("i8", 127, True), ("fp8e4nv", 448, True)):
-    found[f"turn and store, {stored}, {has_norm}"] = compile_for_gpu(
+for stored, largest, has_norm, is_last in (
+    ("bf16", 0, False, False), ("bf16", 0, True, False), ("bf16", 0, True, True), ("i8", 127, True, False),
+    ("fp8e4nv", 448, True, False), ("fp8e4nv", 448, True, True),
+):
+    found[f"turn and store, {stored}, {has_norm}, {is_last}"] = compile_for_gpu(
         norm_rope_store_kernel.norm_rope_store_kernel,
         types | dict.fromkeys(("keys", "values"), "*" + stored),
         dict(
             NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_HALF=64, TILE_HEADS=16, HAS_NORM=has_norm,
-            LARGEST=largest, IS_INTEGER=stored == "i8",
+            NORM_IS_LAST=is_last, LARGEST=largest, IS_INTEGER=stored == "i8",
         ),
     )
 for stored, largest in (("i8", 127.0), ("fp8e4nv", 448.0)):

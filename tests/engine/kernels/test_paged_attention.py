@@ -95,11 +95,12 @@ def assert_near(output: torch.Tensor, expected: torch.Tensor, tolerance: float =
     window=st.sampled_from([0, 1, 7, 100]),
     soft_cap=st.sampled_from([0.0, 1.5]),
     has_sinks=st.booleans(),
+    is_aligned=st.booleans(),
     kv_dtype=st.sampled_from(KV_DTYPES),
     shared_value_dim=st.sampled_from([None, None, 5, 7]),
 )
 def test_any_mixture_equals_the_definition(
-    device, shares, block_size, heads, head_dim, window, soft_cap, has_sinks, kv_dtype, shared_value_dim
+    device, shares, block_size, heads, head_dim, window, soft_cap, has_sinks, is_aligned, kv_dtype, shared_value_dim
 ):
     shares = sorted(shares, key=lambda share: share[0] > 1)
     sinks = torch.linspace(-1.0, 2.0, heads[0], device=device) if has_sinks else None
@@ -107,7 +108,7 @@ def test_any_mixture_equals_the_definition(
         [queries for queries, _ in shares],
         [queries + before for queries, before in shares],
         device, block_size=block_size, heads=heads, head_dim=head_dim, window=window, soft_cap=soft_cap, sinks=sinks,
-        kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
+        is_aligned=is_aligned, kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
     )  # fmt: skip
     assert_near(output, expected)
 
@@ -276,6 +277,8 @@ for name, rows, splits, shape, dims, formats, window in (
     ("latent chunk", latent_chunk.least_rows, 1, latent_chunk, latent, stored_in, 0),
     ("tree chunk", chunk.least_rows, 1, chunk, heads, ["bf16", "i8"], 0),
     ("tree chunk in a window", chunk.least_rows, 1, chunk, heads, ["bf16", "i8"], 4096),
+    ("aligned chunk", chunk.least_rows, 1, chunk, heads, stored_in, 8192),
+    ("tree chunk in an aligned window", chunk.least_rows, 1, chunk, heads, ["bf16"], 8192),
     ("tree latent chunk", latent_chunk.least_rows, 1, latent_chunk, latent, ["bf16", "i8"], 0),
 ):
     for stored in formats:
@@ -284,7 +287,7 @@ for name, rows, splits, shape, dims, formats, window in (
         constants = dict(
             **dims, BLOCK_SIZE=16, TILE_ROWS=rows, TILE_TOKENS=shape.tokens, WINDOW=window,
             HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits,
-            HAS_TREES=name.startswith("tree"),
+            HAS_TREES=name.startswith("tree"), IS_ALIGNED="aligned" in name,
         )
         found[f"{name}, {stored}"] = compile_for_gpu(
             paged_attention.paged_attention_kernel, types, constants, num_warps=shape.num_warps,

@@ -155,11 +155,12 @@ def check_moves(backend, cache, metadata, shares) -> None:
     window=st.sampled_from([0, 0, 1, 3, 12]),
     soft_cap=st.sampled_from([0.0, 1.5]),
     has_sinks=st.booleans(),
+    is_aligned=st.booleans(),
     seed=st.integers(0, 999),
 )
 def test_a_node_sees_the_prefix_and_its_own_ancestors(
     name, device, block_size, heads, decodes, trees, chunk, kv_dtype, shared_value_dim, window, soft_cap, has_sinks,
-    seed,
+    is_aligned, seed,
 ):  # fmt: skip
     """Beside decodes and chunks of prompts, and in any window: what is counted are nodes on the way."""
     draw = random.Random(seed)
@@ -169,7 +170,7 @@ def test_a_node_sees_the_prefix_and_its_own_ancestors(
     sinks = torch.linspace(-1.0, 2.0, heads[0], device=device) if has_sinks else None
     run_step(
         name, device, shares, block_size=block_size, heads=heads, kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
-        scoring=Scoring(window, soft_cap, sinks), seed=seed,
+        scoring=Scoring(window, soft_cap, sinks, is_aligned), seed=seed,
     )  # fmt: skip
 
 

@@ -278,7 +278,7 @@ def test_more_experts_per_token_than_there_are_is_named(tmp_path):
         ({"rope_scaling": [1]}, "rope_scaling"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1, 0]}}, r"rope_scaling.short_factor is \[1, 0\]"),
-        ({"rope_scaling": {"rope_type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}}, "low_freq_factor"),
+        ({"rope_scaling": {"rope_type": "llama3", "low_freq_factor": 5, "high_freq_factor": 4}}, "low_freq_factor"),
         ({"num_hidden_layers": 2**40}, "num_hidden_layers is 1099511627776 but must be 10000 at most"),
         ({"head_dim": 10**320}, "head_dim is 10+ but must be 1099511627776 at most"),
         ({"rms_norm_eps": 10**320}, "rms_norm_eps is 10+ but must be a positive number"),

@@ -24,6 +24,7 @@ from fairlead_engine_testing.checkpoints import (
     glm4_moe_fields,
     gpt_oss_fields,
     granite_fields,
+    llama4_fields,
     llama_fields,
     minimax_m2_fields,
     mistral_fields,
@@ -60,6 +61,25 @@ SHAPES = {
     "llama-linear-rope": llama_fields(rope_scaling={"type": "linear", "factor": 4.0}),
     "llama-llama3-rope": llama_fields(rope_theta=500000.0, rope_scaling=LLAMA3_ROPE),
     "llama-rope-parameters": llama_fields(rope_parameters={**LLAMA3_ROPE, "rope_theta": 500.0}),
+    "llama4-top-2": llama4_fields(
+        num_hidden_layers=5,
+        no_rope_layers=None,
+        num_experts_per_tok=2,
+        num_local_experts=5,
+        moe_layers=[0, 3],
+        attention_chunk_size=7,
+        attention_bias=True,
+        intermediate_size=64,
+    ),
+    "llama4-maverick": llama4_fields(
+        use_qk_norm=False,
+        attn_temperature_tuning=False,
+        num_key_value_heads=1,
+        interleave_moe_layer_step=1,
+        rope_scaling={**LLAMA3_ROPE, "high_freq_factor": 1.0},
+        tie_word_embeddings=True,
+        layer_types=["full_attention", "chunked_attention"],
+    ),
     "phi4-mini": phi3_fields(partial_rotary_factor=0.75, tie_word_embeddings=True, sliding_window=None),
     "dynamic-rope": llama_fields(rope_scaling={"type": "dynamic", "factor": 4.0}),
     "phi4": phi3_fields(num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True),
@@ -238,7 +258,15 @@ def test_positions_are_stretched_for_the_longest_context_that_is_served(share, t
 
 
 @pytest.mark.parametrize(
-    "name", ["mixtral-many-experts", "mixtral-one-expert", "qwen2_moe", "qwen3-moe-some-dense", "deepseek_v3"]
+    "name",
+    [
+        "mixtral-many-experts",
+        "mixtral-one-expert",
+        "qwen2_moe",
+        "qwen3-moe-some-dense",
+        "deepseek_v3",
+        "llama4-top-2",
+    ],
 )
 def test_experts_in_one_product_give_the_references_tokens(name, tmp_path, monkeypatch, reference):
     """As on CUDA, where the host does not know who goes where."""

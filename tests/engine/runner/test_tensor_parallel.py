@@ -34,6 +34,7 @@ from fairlead_engine_testing.checkpoints import (
     gemma2_fields,
     gemma3_fields,
     gpt_oss_fields,
+    llama4_fields,
     llama_fields,
     mixtral_fields,
     olmo2_fields,
@@ -53,6 +54,7 @@ from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8,
 
 FAMILIES = {
     "llama": llama_fields(num_attention_heads=8, num_key_value_heads=4, attention_bias=True, mlp_bias=True),
+    "llama4": llama4_fields(num_experts_per_tok=2),
     "one-kv-head": llama_fields(num_attention_heads=4, num_key_value_heads=1, tie_word_embeddings=True, vocab_size=131),
     "qwen2": qwen2_fields(),
     "qwen3": qwen3_fields(),

@@ -21,6 +21,7 @@ from fairlead_engine_testing.checkpoints import (
     deepseek_v3_fields,
     gemma3_fields,
     gpt_oss_fields,
+    llama4_fields,
     llama_fields,
     write_random_checkpoint,
 )
@@ -165,6 +166,7 @@ FAMILIES = {
     "gemma3": gemma3_fields(vocab_size=VOCAB_SIZE),
     "deepseek": deepseek_v3_fields(vocab_size=VOCAB_SIZE),
     "gpt_oss": gpt_oss_fields(vocab_size=VOCAB_SIZE),
+    "llama4": llama4_fields(vocab_size=VOCAB_SIZE, attention_chunk_size=7),
 }
 
 

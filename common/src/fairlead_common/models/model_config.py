@@ -7,7 +7,7 @@ The parts of a model (`ModelConfig.parts`) decide how much memory it takes.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead_common.models.image_settings import VisionConfig
 from fairlead_common.models.json_fields import MOST, JsonFields
@@ -55,7 +55,7 @@ def windows_by_layer(fields: JsonFields) -> tuple[int, ...]:
     if not kinds:
         first = fields.positive_int("max_window_layers", 28) if fields.has("max_window_layers") else 28
         return tuple(window if index >= first else 0 for index in range(num_layers))
-    _check_kinds(fields, kinds, num_layers)
+    check_kinds(fields, kinds, num_layers)
     if _SLIDING in kinds and not window:
         raise fields.invalid("layer_types", "must not name sliding_attention without use_sliding_window")
     return tuple(window if kind == _SLIDING else 0 for kind in kinds)
@@ -68,12 +68,13 @@ def windows_alternating(fields: JsonFields, default: int, every: int) -> tuple[i
     window = fields.positive_int("sliding_window", default)
     if not kinds:
         return tuple(window if (index + 1) % every else 0 for index in range(num_layers))
-    _check_kinds(fields, kinds, num_layers)
+    check_kinds(fields, kinds, num_layers)
     return tuple(window if kind == _SLIDING else 0 for kind in kinds)
 
 
-def _check_kinds(fields: JsonFields, kinds: list[str], num_layers: int) -> None:
-    if unknown := sorted({*kinds} - {_WHOLE, _SLIDING}):
+def check_kinds(fields: JsonFields, kinds: list[str], num_layers: int, local: str = _SLIDING) -> None:
+    """Raises ModelLoadError unless `layer_types` names each layer full_attention or `local`."""
+    if unknown := sorted({*kinds} - {_WHOLE, local}):
         raise _refused(f"layer_types {', '.join(unknown)}")
     if len(kinds) != num_layers:
         raise fields.invalid("layer_types", f"must name as many as num_hidden_layers ({num_layers})")
@@ -89,6 +90,10 @@ class QueryNorm(Enum):
     NONE = auto()
     HEADS = auto()
     """Each head by itself, all with the same weights."""
+    TURNED_HEADS = auto()
+    """The same behind the rotation."""
+    LENGTHS = auto()
+    """Each head behind the rotation, without weights; none in layers without positions."""
     PROJECTIONS = auto()
     """All heads of a token at once."""
 
@@ -126,6 +131,13 @@ class StateShape:
         """`number_bytes`: of an element of activations; matrices are float32."""
         matrices = 4 * self.num_heads * self.key_dim * self.value_dim
         return matrices + self.channels * (self.kernel_size - 1) * number_bytes
+
+
+class QueryGrowth(NamedTuple):
+    """Growth of queries with their position p: 1 + weight x ln(1 + floor((p + 1) / every)) (arXiv 2501.19399)."""
+
+    every: int
+    weight: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +191,8 @@ class ModelConfig(DecoderShape):
     """Width of the feed-forward layer, or of each expert."""
     windows: tuple[int, ...]
     """Tokens that a token sees in each layer, including itself; 0 = all earlier tokens."""
+    are_windows_aligned: bool = False
+    """Whether windows begin at multiples of their width; else they end with the token."""
     rms_norm_eps: float
     rope: RopeConfig
     local_rope: RopeConfig | None = None
@@ -193,6 +207,8 @@ class ModelConfig(DecoderShape):
     """Factor of embeddings, rounded to the number format first."""
     query_scale: float = 1.0
     """Factor of queries besides the scale by the size of a head."""
+    query_growth: QueryGrowth | None = None
+    """Of queries in layers without positions; None = none."""
     soft_cap: float = 0.0
     """Bound of attention scores, by tanh; 0 = unbounded."""
     logit_soft_cap: float = 0.0
@@ -277,8 +293,8 @@ class ModelConfig(DecoderShape):
             WeightPart("self_attn.qkv_proj", num, rows, hidden, bias=rows if self.qkv_bias else 0, projections=3),
             WeightPart("self_attn.o_proj", num, hidden, heads * self.head_dim, bias=hidden if self.output_bias else 0),
         ]
-        if self.query_norm is not QueryNorm.NONE:
-            normed = 2 if self.query_norm is QueryNorm.HEADS else heads + kv_heads
+        if self.query_norm not in (QueryNorm.NONE, QueryNorm.LENGTHS):
+            normed = heads + kv_heads if self.query_norm is QueryNorm.PROJECTIONS else 2
             parts.append(vector("self_attn.norms", num, normed * self.head_dim))
         if self.has_sinks:
             parts.append(vector("self_attn.sinks", num, heads))

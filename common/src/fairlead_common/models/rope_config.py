@@ -121,8 +121,8 @@ def parse_rope(
     if kind is RopeKind.YARN:
         return _yarn(fields, scaling, theta)
     low, high = scaling.positive_number("low_freq_factor"), scaling.positive_number("high_freq_factor")
-    if low >= high:
-        raise scaling.invalid("low_freq_factor", f"must be below high_freq_factor ({high})")
+    if low > high:
+        raise scaling.invalid("low_freq_factor", f"must not be above high_freq_factor ({high})")
     return RopeConfig(
         theta=theta,
         kind=kind,

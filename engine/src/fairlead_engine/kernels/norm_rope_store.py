@@ -10,11 +10,16 @@ from fairlead_engine.kernels.rms_norm import rms_norm
 
 
 class HeadNorm(NamedTuple):
-    """Weights of the normalisation of each query head and each key head, both [head_dim]."""
+    """Normalisation of each query head and each key head, with weights [head_dim]."""
 
     query: Tensor
     key: Tensor
     eps: float
+    is_last: bool = False
+    """Whether heads are turned before."""
+
+    def __call__(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return rms_norm(query, self.query, self.eps), rms_norm(key, self.key, self.eps)
 
 
 class HeadTurn(NamedTuple):
@@ -39,12 +44,12 @@ def norm_rope(
     three operations.
     """
     num_heads = heads.shape[1] - num_kv_heads - num_value_heads
-    if norm is None:
-        turned = heads[:, : num_heads + num_kv_heads]
-    else:
-        query, key, _ = torch.split(heads, [num_heads, num_kv_heads, num_value_heads], dim=1)
-        turned = torch.cat((rms_norm(query, norm.query, norm.eps), rms_norm(key, norm.key, norm.eps)), dim=1)
-    query, key = torch.split(rotate(turned, cosines, sines), [num_heads, num_kv_heads], dim=1)
+    turned, sizes = heads[:, : num_heads + num_kv_heads], [num_heads, num_kv_heads]
+    if norm is not None and not norm.is_last:
+        turned = torch.cat(norm(*torch.split(turned, sizes, dim=1)), dim=1)
+    query, key = torch.split(rotate(turned, cosines, sines), sizes, dim=1)
+    if norm is not None and norm.is_last:
+        query, key = norm(query, key)
     return query, key, heads[:, num_heads + num_kv_heads :]
 
 

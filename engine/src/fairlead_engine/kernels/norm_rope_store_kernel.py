@@ -36,6 +36,15 @@ def quantized(wide, scales, IS_INTEGER: tl.constexpr):  # type: ignore[no-untype
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def normed(low, high, low_weight, high_weight, eps, HEAD_DIM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Two halves of heads [heads, half], normalised together in float32."""
+    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+    squares = tl.sum(wide_low * wide_low + wide_high * wide_high, 1)
+    scale = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
+    return (wide_low * scale * low_weight).to(low.dtype), (wide_high * scale * high_weight).to(high.dtype)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
     query,
     keys,
@@ -55,6 +64,7 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
     PADDED_HALF: tl.constexpr,
     TILE_HEADS: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    NORM_IS_LAST: tl.constexpr,
     LARGEST: tl.constexpr,
     IS_INTEGER: tl.constexpr,
 ):
@@ -74,9 +84,6 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
     high = tl.load(source + HALF, mask=is_in, other=0.0)
     normed_low, normed_high = low, high
     if HAS_NORM:
-        wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
-        squares = tl.sum(wide_low * wide_low + wide_high * wide_high, 1)
-        scale = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
         is_of_query = is_query[:, None] & is_dim[None, :]
         is_of_key = is_key[:, None] & is_dim[None, :]
         place = tl.zeros_like(head)[:, None] + d[None, :]
@@ -84,8 +91,8 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
         low_weight += tl.load(key_weight + place, mask=is_of_key, other=0.0).to(tl.float32)
         high_weight = tl.load(query_weight + HALF + place, mask=is_of_query, other=0.0).to(tl.float32)
         high_weight += tl.load(key_weight + HALF + place, mask=is_of_key, other=0.0).to(tl.float32)
-        normed_low = (wide_low * scale * low_weight).to(low.dtype)
-        normed_high = (wide_high * scale * high_weight).to(high.dtype)
+        if not NORM_IS_LAST:
+            normed_low, normed_high = normed(low, high, low_weight, high_weight, eps, HEAD_DIM)
     turn = token * HEAD_DIM + d
     low_cosine = tl.load(cosines + turn, mask=is_dim, other=0.0).to(tl.float32)[None, :]
     low_sine = tl.load(sines + turn, mask=is_dim, other=0.0).to(tl.float32)[None, :]
@@ -94,6 +101,8 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
     wide_low, wide_high = normed_low.to(tl.float32), normed_high.to(tl.float32)
     turned_low = (wide_low * low_cosine + wide_high * low_sine).to(low.dtype)
     turned_high = (wide_high * high_cosine + wide_low * high_sine).to(high.dtype)
+    if HAS_NORM and NORM_IS_LAST:
+        turned_low, turned_high = normed(turned_low, turned_high, low_weight, high_weight, eps, HEAD_DIM)
 
     query_place = query + (token * NUM_HEADS + head[:, None]) * HEAD_DIM + d[None, :]
     tl.store(query_place, turned_low, mask=is_in & is_query[:, None])
@@ -147,6 +156,7 @@ def norm_rope_store(
             PADDED_HALF=triton.next_power_of_2(head_dim // 2),
             TILE_HEADS=tile_heads,
             HAS_NORM=norm is not None,
+            NORM_IS_LAST=norm is not None and norm.is_last,
             LARGEST=LARGEST.get(dtype, 0.0),
             IS_INTEGER=not dtype.is_floating_point,
         )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from fairlead_common.models.model_config import QueryGrowth
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
@@ -142,10 +143,14 @@ class SparseExperts:
     waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Sorts rows by expert: each is one product. Adds a token's experts in fixed order, whatever the batch."""
+        return self.routed(x, self.router(x))
+
+    def routed(self, x: Tensor, logits: Tensor) -> Tensor:
+        """Sorts rows by expert: each is one product. Adds a token's experts in fixed order, whatever the batch.
+        `logits`: the router's [rows, experts]."""
         if not len(x):
             return x
-        weights, experts = route_top_k(self.router(x), self.routing)
+        weights, experts = route_top_k(logits, self.routing)
         order = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=len(self.experts)).tolist()
         parts = torch.split(x[order // self.routing.num_chosen], counts)
@@ -167,14 +172,21 @@ class GroupedExperts:
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.shard.sum(self.parts(x).sum(1))
+        return self.routed(x, self.router(x))
+
+    def routed(self, x: Tensor, logits: Tensor) -> Tensor:
+        """As `SparseExperts.routed`."""
+        return self.shard.sum(self._parts(x, logits).sum(1))
 
     def parts(self, x: Tensor) -> Tensor:
         """Outputs of each token's experts [rows, experts per token, hidden], of this rank."""
+        return self._parts(x, self.router(x))
+
+    def _parts(self, x: Tensor, logits: Tensor) -> Tensor:
         if not len(x):
             return x.new_empty(0, self.routing.num_chosen, x.shape[1])
         rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
-        routes = find_routes(self.router(x), self.routing, x, rounds)
+        routes = find_routes(logits, self.routing, x, rounds)
         return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, self.routing)
 
 
@@ -182,10 +194,32 @@ Experts = SparseExperts | GroupedExperts
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledInputs:
+    """Experts with scores that are factors of their inputs, not of their outputs (Llama 4)."""
+
+    experts: Experts
+    """Their routing takes one expert of a row, with a weight of 1."""
+    routing: ExpertRouting
+    """Of tokens."""
+
+    @property
+    def waits_for_device(self) -> bool:
+        return self.experts.waits_for_device
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """A row for each token and expert goes through the experts as a token of its own."""
+        logits = self.experts.router(x)
+        scores, chosen = route_top_k(logits, self.routing)
+        scaled = (x.unsqueeze(1) * scores.unsqueeze(2).to(x.dtype)).flatten(0, 1)
+        only = logits.new_full((len(scaled), logits.shape[1]), float("-inf")).scatter_(1, chosen.view(-1, 1), 0.0)
+        return self.experts.routed(scaled, only).view(len(x), self.routing.num_chosen, x.shape[1]).sum(1)
+
+
+@dataclass(frozen=True, slots=True)
 class SharedExpert:
     """Routed experts, and an expert for all tokens, perhaps weighted by a gate."""
 
-    chosen: Experts
+    chosen: Experts | ScaledInputs
     shared: FeedForward
     gate: Linear | None = None
     """[rows, hidden] → [rows, 1]; None = its weight is 1."""
@@ -261,6 +295,7 @@ class Attention:
     is_local: bool = False
     """Whether rotations are those of local layers."""
     projection_norm: ProjectionNorm | None = None
+    query_growth: QueryGrowth | None = None
 
     @property
     def heads_shape(self) -> tuple[int, int]:
@@ -284,6 +319,9 @@ class Attention:
         query = step.backend.store(heads, turn, cache, step.attention)
         if self.query_scale != 1.0:
             query = query * self.query_scale
+        if (growth := self.query_growth) is not None:
+            steps = ((step.positions + 1) // growth.every).float()
+            query = (query * (1.0 + growth.weight * steps.log1p()).view(-1, 1, 1)).to(query.dtype)
         return step.backend.attend(query, cache, step.attention, self.scoring).flatten(1)
 
 

@@ -26,7 +26,7 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
             wavelengths = 2 * math.pi / plain
             turns = rope.original_max_position_embeddings / wavelengths
             keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-            keep = keep.clamp(0.0, 1.0)
+            keep = keep.nan_to_num(1.0).clamp(0.0, 1.0)  # no width, at the edge
             return (1 - keep) * plain / rope.factor + keep * plain
         case RopeKind.YARN:
             # The dimension pairs that turn so often within the original context.

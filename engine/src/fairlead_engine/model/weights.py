@@ -66,6 +66,10 @@ class NormNames(NamedTuple):
 
 
 BEFORE_BOTH = NormNames()
+_NAMES_OF_HEAD_NORMS = {
+    QueryNorm.HEADS: ("q_norm", "k_norm"),
+    QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
+}
 
 
 _OfEach = tuple[Sequence[Mapping[str, int]], int, bool, Sequence[slice], slice]
@@ -218,10 +222,6 @@ class Weights:
             order = halves_of_pairs(config.head_dim, config.rope.num_turned(config.head_dim))
             for name in ("q_proj", "k_proj"):
                 self._reorder(f"{prefix}.{name}", order)
-        head_norm = None
-        if config.query_norm is QueryNorm.HEADS:
-            query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
-            head_norm = HeadNorm(query.weight, key.weight, config.rms_norm_eps)
         projection_norm = None
         if config.query_norm is QueryNorm.PROJECTIONS:
             norms = (
@@ -241,15 +241,26 @@ class Weights:
             output=self.linear(
                 {f"{prefix}.o_proj": config.hidden_size}, query_size, bias=config.output_bias, column_part=query_part
             ),
-            head_norm=head_norm,
+            head_norm=self._head_norm(prefix, layer),
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
-            scoring=Scoring(window=config.windows[layer], soft_cap=config.soft_cap, sinks=sinks),
+            scoring=Scoring(config.windows[layer], config.soft_cap, sinks, config.are_windows_aligned),
             query_scale=config.query_scale,
             is_local=config.is_local(layer),
             projection_norm=projection_norm,
+            query_growth=config.query_growth if layer in config.unturned else None,
         )
+
+    def _head_norm(self, attention: str, layer: int) -> HeadNorm | None:
+        config, kind = self._config, self._config.query_norm
+        if kind is QueryNorm.LENGTHS and layer not in config.unturned:
+            ones = torch.ones(config.head_dim, dtype=self.dtype, device=self.device)
+            return HeadNorm(ones, ones, config.rms_norm_eps, is_last=True)
+        if kind not in _NAMES_OF_HEAD_NORMS:
+            return None
+        query, key = (self.norm(f"{attention}.{name}", config.head_dim) for name in _NAMES_OF_HEAD_NORMS[kind])
+        return HeadNorm(query.weight, key.weight, config.rms_norm_eps, is_last=kind is QueryNorm.TURNED_HEADS)
 
     def feed_forward(
         self,
@@ -280,17 +291,18 @@ class Weights:
         routing: ExpertRouting,
         *,
         inner: int | None = None,
+        router: str = "gate",
         gate: str = "gate_proj",
         up: str = "up_proj",
         down: str = "down_proj",
     ) -> Experts:
-        """The experts below `prefix` and their router; `gate`, `up` and `down`: names of an expert's projections."""
-        router = self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True)
+        """The experts below `prefix` and their `router`; `gate`, `up` and `down`: names of an expert's projections."""
+        routes = self.linear({f"{prefix}.{router}": num_experts}, self._config.hidden_size, is_sensitive=True)
         inner = inner or self._config.intermediate_size
         part = self.shard.part(inner)
         names = [f"{prefix}.experts.{index}" for index in range(num_experts)]
         projections = [ExpertProjections({f"{x}.{gate}": inner, f"{x}.{up}": inner}, f"{x}.{down}") for x in names]
-        return self.expert_layer(router, routing, projections, inner, row_parts=[part, part])
+        return self.expert_layer(routes, routing, projections, inner, row_parts=[part, part])
 
     def expert_layer(
         self,
@@ -481,13 +493,14 @@ class Weights:
             of_layers = [f"{layer}.{kind}" for layer in layers]
             self._checkpoint.unstack(f"{name}{end}", of_layers, is_transposed=is_transposed and kind == "weight")
 
-    def unstack_experts(self, layer: str, num_experts: int, inner: int) -> None:
+    def unstack_experts(self, layer: str, num_experts: int, inner: int, *, is_transposed: bool | None = None) -> None:
         """All experts' projections are stored as two tensors, floats [experts, rows, columns] with outputs as rows or,
-        in some files, inputs: makes each available under the expert's name."""
+        with `is_transposed`, inputs; None = in some files. Makes each available under the expert's name."""
         each = [f"{layer}.experts.{index}" for index in range(num_experts)]
         if not self._checkpoint.has(f"{layer}.experts.gate_up_proj"):
             return
-        is_transposed = self._checkpoint.shape(f"{layer}.experts.down_proj")[1:2] == (inner,)
+        if is_transposed is None:
+            is_transposed = self._checkpoint.shape(f"{layer}.experts.down_proj")[1:2] == (inner,)
         for name in ("gate_up_proj", "down_proj"):
             self.unstack(f"{layer}.experts.{name}", [f"{one}.{name}" for one in each], is_transposed=is_transposed)
         for one in each:

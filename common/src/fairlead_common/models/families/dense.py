@@ -54,17 +54,17 @@ def with_factors(fields: JsonFields, config: Config) -> Config:
 
 def parse_ernie4_5(fields: JsonFields) -> ModelConfig:
     bias = fields.boolean("use_bias", False)
-    shape = _paired(fields, num_kv_heads=2, head_dim=128, rope_theta=500_000.0, tie_word_embeddings=True)
+    shape = paired(fields, num_kv_heads=2, head_dim=128, rope_theta=500_000.0, tie_word_embeddings=True)
     return ModelConfig(**shape, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
 
 
 def parse_glm4(fields: JsonFields) -> ModelConfig:
     """Half of each head is turned, and what both parts of a layer add is normalised, too."""
-    shape = _paired(fields, num_kv_heads=2, head_dim=128, rms_norm_eps=1.5625e-7, turned_share=0.5)
+    shape = paired(fields, num_kv_heads=2, head_dim=128, rms_norm_eps=1.5625e-7, turned_share=0.5)
     return ModelConfig(**shape, qkv_bias=fields.boolean("attention_bias", True), norms_per_layer=4)
 
 
-def _paired(fields: JsonFields, **defaults: Any) -> dict[str, Any]:
+def paired(fields: JsonFields, **defaults: Any) -> dict[str, Any]:
     """Of families whose heads are turned by adjacent pairs; the rows of quantised weights are not parted."""
     shape = parse_shape(fields, **defaults)
     if shape["quantization"] is not None:
@@ -83,16 +83,20 @@ def parse_seed_oss(fields: JsonFields) -> ModelConfig:
 
 
 def parse_smollm3(fields: JsonFields) -> ModelConfig:
-    """Llama whose every fourth layer has no positions; `no_rope_layers` has a 0 for each of them."""
+    """Llama whose every fourth layer has no positions."""
     shape = parse_shape(fields, num_kv_heads=4, rope_theta=2e6, tie_word_embeddings=True)
-    config = ModelConfig(
-        **shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False), local_rope=UNTURNED
-    )
-    turned, every = fields.whole_numbers("no_rope_layers"), fields.positive_int("no_rope_layer_interval", 4)
-    turned = turned or [(index + 1) % every for index in range(config.num_layers)]
-    if len(turned) != config.num_layers:
-        raise fields.invalid("no_rope_layers", f"must have as many as num_hidden_layers ({config.num_layers})")
-    return replace(config, unturned=frozenset(index for index, is_turned in enumerate(turned) if not is_turned))
+    config = ModelConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
+    return replace(config, **unturned_layers(fields))
+
+
+def unturned_layers(fields: JsonFields) -> dict[str, Any]:
+    """Layers without positions: 0 in `no_rope_layers`, or the last of every few."""
+    num_layers, every = fields.positive_int("num_hidden_layers"), fields.positive_int("no_rope_layer_interval", 4)
+    turned = fields.whole_numbers("no_rope_layers") or [(index + 1) % every for index in range(num_layers)]
+    if len(turned) != num_layers:
+        raise fields.invalid("no_rope_layers", f"must have as many as num_hidden_layers ({num_layers})")
+    unturned = frozenset(index for index, is_turned in enumerate(turned) if not is_turned)
+    return {"unturned": unturned, "local_rope": UNTURNED} if unturned else {}
 
 
 def parse_exaone4(fields: JsonFields) -> ModelConfig:
@@ -102,7 +106,7 @@ def parse_exaone4(fields: JsonFields) -> ModelConfig:
 
 def parse_cohere2(fields: JsonFields) -> ModelConfig:
     """Both parts of a layer see the same."""
-    shape = _paired(fields, windows=_windows_or_none(fields), tie_word_embeddings=True)
+    shape = paired(fields, windows=_windows_or_none(fields), tie_word_embeddings=True)
     shape["rms_norm_eps"] = fields.positive_number("layer_norm_eps", 1e-5)
     return ModelConfig(
         **shape, **_whole_unturned(fields, shape), **attention_bias(fields, False), are_norms_centred=True,

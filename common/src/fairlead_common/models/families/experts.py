@@ -66,7 +66,7 @@ class ExpertsConfig(ModelConfig):
         return parts
 
 
-def _experts(fields: JsonFields, name: str, num: int, chosen: int) -> dict[str, Any]:
+def expert_counts(fields: JsonFields, name: str, num: int, chosen: int) -> dict[str, Any]:
     """Number of experts, and of experts per token; `chosen`: the default of the family."""
     per_token = fields.positive_int("num_experts_per_tok", chosen)
     if per_token > num:
@@ -76,7 +76,7 @@ def _experts(fields: JsonFields, name: str, num: int, chosen: int) -> dict[str, 
 
 def parse_mixtral(fields: JsonFields) -> ExpertsConfig:
     shape = parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, rope_theta=1e6, windows=windows_everywhere)
-    experts = _experts(fields, "num_local_experts", fields.positive_int("num_local_experts", 8), 2)
+    experts = expert_counts(fields, "num_local_experts", fields.positive_int("num_local_experts", 8), 2)
     return ExpertsConfig(**shape, **experts, expert_size=shape["intermediate_size"])
 
 
@@ -96,7 +96,7 @@ def parse_gpt_oss(fields: JsonFields) -> GptOssConfig:
     num_experts = fields.positive_int("num_local_experts", fields.positive_int("num_experts", 128))
     return GptOssConfig(
         **shape,
-        **_experts(fields, "num_local_experts", num_experts, 4),
+        **expert_counts(fields, "num_local_experts", num_experts, 4),
         **attention_bias(fields, True),
         expert_size=shape["intermediate_size"],
         has_expert_bias=True,
@@ -142,7 +142,7 @@ def qwen_experts(
     another name for `num_experts`."""
     num_experts = fields.positive_int("num_experts", fields.positive_int("num_local_experts", num_experts))
     num_layers, each = shape["num_layers"], fields.positive_int("decoder_sparse_step", 1)
-    experts = _experts(fields, "num_experts", num_experts, chosen)
+    experts = expert_counts(fields, "num_experts", num_experts, chosen)
     dense = {*fields.whole_numbers("mlp_only_layers")} | {index for index in range(num_layers) if (index + 1) % each}
     return {
         **shape,
@@ -213,7 +213,7 @@ def parse_glm4_moe(fields: JsonFields) -> RoutedExpertsConfig:
         raise refuse(f"n_group {groups}", "of a GLM experts in one group are supported")
     return RoutedExpertsConfig(
         **shape,
-        **_experts(fields, "n_routed_experts", num_experts, 8),
+        **expert_counts(fields, "n_routed_experts", num_experts, 8),
         qkv_bias=fields.boolean("attention_bias", False),
         query_norm=QueryNorm.HEADS if fields.boolean("use_qk_norm", False) else QueryNorm.NONE,
         expert_size=fields.positive_int("moe_intermediate_size", 1408),
@@ -230,7 +230,7 @@ def parse_minimax_m2(fields: JsonFields) -> RoutedExpertsConfig:
     head_dim = fields.positive_int("head_dim", 128)
     turned = fields.positive_int("rotary_dim", head_dim)
     shape = parse_shape(fields, num_kv_heads=8, head_dim=head_dim, rope_theta=5e6, turned_share=turned / head_dim)
-    experts = _experts(fields, "num_local_experts", fields.positive_int("num_local_experts", 256), 8)
+    experts = expert_counts(fields, "num_local_experts", fields.positive_int("num_local_experts", 256), 8)
     return RoutedExpertsConfig(
         **shape, **experts, query_norm=QueryNorm.PROJECTIONS, expert_size=shape["intermediate_size"]
     )

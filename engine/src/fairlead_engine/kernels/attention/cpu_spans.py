@@ -160,7 +160,7 @@ class CPUSpans:
             queries = grouped.narrow(0, span.start, span.num_queries)
             here = scoring.within(span.context)
             if here.window and span.num_queries == 1:
-                span, here = span.last(here.window), here._replace(window=0)
+                span, here = span.last(here.width(span.context)), here._replace(window=0)
             keys, *own_values = (_context(slab, span).floats(query.dtype) for slab in cache.stored)
             values = own_values[0] if own_values else keys  # torch's product wants both of one size
             outputs.append((_attend_plainly if here.is_plain else _attend)(queries, keys, values, span, here))

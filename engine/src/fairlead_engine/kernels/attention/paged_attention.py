@@ -85,6 +85,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     TILE_ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     WINDOW: tl.constexpr,
+    IS_ALIGNED: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
@@ -133,10 +134,17 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
         limit = tl.load(tree_limits + row, mask=is_query, other=1).to(tl.int32)
         bits = tl.load(tree_bits + row, mask=is_query, other=0).to(tl.uint64, bitcast=True)
         position = limit + _num_set(bits) - 1
-        if WINDOW > 0:  # nodes of one tile are at different places, none before its root
-            visible_start = tl.maximum(tl.load(tree_limits + first_row).to(tl.int32) - WINDOW, 0)
-    elif WINDOW > 0:
-        visible_start = tl.maximum(context - end_row + first_row - WINDOW + 1, 0)
+    if WINDOW > 0:
+        if HAS_TREES:  # nodes of one tile are at different places, none before its root
+            first_position = tl.maximum(tl.load(tree_limits + first_row).to(tl.int32) - 1, 0)
+        else:
+            first_position = context - end_row + first_row
+        if IS_ALIGNED:
+            visible_start = first_position // WINDOW * WINDOW
+            unseen = position // WINDOW * WINDOW - 1  # the last token before each query's window
+        else:
+            visible_start = tl.maximum(first_position - WINDOW + 1, 0)
+            unseen = position - WINDOW
     share = tl.cdiv(tl.cdiv(visible_end - visible_start, TILE_TOKENS), NUM_SPLITS) * TILE_TOKENS
     start = visible_start + split * share
     end = tl.minimum(start + share, visible_end)
@@ -174,12 +182,13 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             behind = bits[:, None] >> tl.minimum(tl.maximum(offset, 0), 63).to(tl.uint64)
             is_visible = is_token[None, :] & ((offset < 0) | ((offset < 64) & ((behind & 1) != 0)))
             if WINDOW > 0:  # in the tree as many nodes on the way as bits from there on
-                is_near = tl.where(offset < 0, token[None, :] > position[:, None] - WINDOW, _num_set(behind) <= WINDOW)
+                width = (position - unseen)[:, None]
+                is_near = tl.where(offset < 0, token[None, :] > unseen[:, None], _num_set(behind) <= width)
                 is_visible = is_visible & is_near
         else:
             is_visible = is_token[None, :] & (token[None, :] <= position[:, None])
             if WINDOW > 0:
-                is_visible = is_visible & (token[None, :] > position[:, None] - WINDOW)
+                is_visible = is_visible & (token[None, :] > unseen[:, None])
         scores = tl.where(is_visible, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -340,7 +349,7 @@ def paged_attention(
     floats bfloat16 becomes float16, each row of queries times a power of two: elements below 2**-29 of the row's
     largest lose bits.
     """
-    window, soft_cap, sinks = scoring
+    window, soft_cap, sinks, is_aligned = scoring
     num_heads, head_dim = query.shape[1:]
     value_dim = output.shape[2]
     block_size, num_kv_heads = keys.numbers.shape[1:3]
@@ -382,6 +391,7 @@ def paged_attention(
             TILE_ROWS=grid.tile_rows,
             TILE_TOKENS=grid.tile_tokens,
             WINDOW=window,
+            IS_ALIGNED=is_aligned,
             HAS_SOFT_CAP=soft_cap > 0.0,
             HAS_SINKS=sinks is not None,
             HAS_SCALES=keys.scales is not None,

@@ -4,7 +4,7 @@ A tree of drafts lies in the cache in the step's order, node by node behind its 
 is a number, before which all tokens are visible, and a bit for each later token.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+Count = TypeVar("Count", int, Tensor)
 MOST_NODES = 64
 """Of one tree with its root: one bit each."""
 
@@ -42,9 +43,9 @@ def visible_tokens(limits: Tensor, bits: Tensor, context: int) -> Tensor:
     return (offset < 0) | (is_set & (offset < MOST_NODES))
 
 
-def within_window(visible: Tensor, window: int) -> Tensor:
-    """The same within the last `window` tokens of each row's view [..., tokens]."""
-    return visible & (visible.flip(-1).cumsum(-1).flip(-1) <= window)
+def within_window(visible: Tensor, width: int | Tensor) -> Tensor:
+    """The same within the last `width` tokens of each row's view [..., tokens]; widths of rows are [..., 1]."""
+    return visible & (visible.flip(-1).cumsum(-1).flip(-1) <= width)
 
 
 class Scoring(NamedTuple):
@@ -56,6 +57,8 @@ class Scoring(NamedTuple):
     """Scores are bent into ± this (Gemma 2, arXiv 2408.00118); 0 = no cap."""
     sinks: Tensor | None = None
     """float32 [heads]: a score of each head with a share of the softmax and no value (gpt-oss)."""
+    is_aligned: bool = False
+    """Whether windows begin at multiples of `window` (chunked attention of Llama 4); else they end with the query."""
 
     @property
     def is_plain(self) -> bool:
@@ -64,6 +67,10 @@ class Scoring(NamedTuple):
     def within(self, num_tokens: int) -> "Scoring":
         """The scoring for a context of `num_tokens`, without a window that covers it."""
         return self._replace(window=0) if 0 < num_tokens <= self.window else self
+
+    def width(self, num_visible: Count) -> Count | int:
+        """Tokens that a query sees in its window, of `num_visible` with itself."""
+        return (num_visible - 1) % self.window + 1 if self.is_aligned else self.window
 
 
 PLAIN = Scoring()
@@ -75,11 +82,13 @@ def attend_scored(
     """Attention of query [..., queries, head_dim] to key and value [..., tokens, head_dim]. `visible` bool [...,
     queries, tokens]: each query's own token and all earlier ones from the first on, or some of them with `has_trees`.
     Sinks can be expanded to [..., queries, 1], whichever dimensions are heads."""
-    if scoring.window and has_trees:
-        visible = within_window(visible, scoring.window)
-    elif scoring.window:
-        tokens = torch.arange(visible.shape[-1], device=visible.device)
-        visible = visible & (tokens >= visible.sum(-1, keepdim=True) - scoring.window)
+    if scoring.window:
+        num_visible = visible.sum(-1, keepdim=True)
+        width = scoring.width(num_visible)
+        if has_trees:
+            visible = within_window(visible, width)
+        else:
+            visible = visible & (torch.arange(visible.shape[-1], device=visible.device) >= num_visible - width)
     if not scoring.soft_cap and scoring.sinks is None:
         return scaled_dot_product_attention(query, key, value, attn_mask=visible)
     scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5

@@ -114,12 +114,6 @@ def _check_kind(settings: Any, fields: JsonFields) -> None:
         raise _refused(f"{kind}, an encoder with a decoder", "models that are a decoder alone can be served")
     if getattr(settings, "add_cross_attention", False):
         raise _refused("asks for add_cross_attention", "a decoder here attends to its own tokens alone")
-    if getattr(settings, "attn_temperature_tuning", False):  # beyond what a short trial could show
-        raise _refused(
-            f"{kind} with attn_temperature_tuning, whose queries are scaled by their rows in a step, not by their "
-            "positions",
-            "models that take positions as they are given can be served",
-        )
     if found := [name for name in _OTHER_INPUTS if getattr(settings, name, None) is not None]:
         seeing = ", ".join(name for name in ARCHITECTURES if not name.endswith("ForCausalLM"))
         raise _refused(f"{kind} with {' and '.join(found)}", f"models that read text alone can be served, and {seeing}")

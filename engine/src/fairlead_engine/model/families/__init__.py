@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families import deepseek, dense, experts, qwen2_5_vl, recurrent
+from fairlead_engine.model.families import deepseek, dense, experts, llama4, qwen2_5_vl, recurrent
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
@@ -23,6 +23,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "GptOssForCausalLM": experts.build_gpt_oss,
     "GraniteForCausalLM": dense.build,
     "GraniteMoeHybridForCausalLM": recurrent.build_granite_hybrid,
+    "Llama4ForCausalLM": llama4.build,
     "LlamaForCausalLM": dense.build,
     "MiniMaxM2ForCausalLM": experts.build_minimax_m2,
     "MistralForCausalLM": dense.build,
