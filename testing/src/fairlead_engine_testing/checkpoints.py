@@ -37,12 +37,32 @@ _LATENT = {
     "first_k_dense_replace": 1,
     "num_key_value_heads": 4,
 }
+_HEAD_NORMS = {
+    QueryNorm.HEADS: ("q_norm", "k_norm"),
+    QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
+}
+_ROUTED_NAMES = {"HunYuanMoEV1ForCausalLM": ("gate.wg", "", "shared_mlp")}
+"""Names of router, bias of scores and shared experts, where they are not DeepSeek's."""
 _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
 
 
 def llama_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Llama, with changes."""
     return {**_fields("LlamaForCausalLM", "llama"), "head_dim": 16, **changes}
+
+
+def hunyuan_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny dense Hunyuan, with changes; the base of its positions is stretched."""
+    rope = {"type": "dynamic", "alpha": 50.0, "factor": 1.0}
+    return {
+        **_fields("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"), "head_dim": 24, "rope_scaling": rope, **changes
+    }  # fmt: skip
+
+
+def hunyuan_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Hunyuan with experts, with changes."""
+    experts = {"num_experts": 6, "moe_topk": 2, "intermediate_size": 32}
+    return {**_fields("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"), "head_dim": 24, **experts, **changes}
 
 
 def llama4_fields(**changes: Any) -> dict[str, Any]:
@@ -260,6 +280,8 @@ FAMILIES = {
     "gpt_oss": gpt_oss_fields,
     "granite": granite_fields,
     "granite_hybrid": granite_hybrid_fields,
+    "hunyuan": hunyuan_fields,
+    "hunyuan_moe": hunyuan_moe_fields,
     "llama": llama_fields,
     "llama4": llama4_fields,
     "qwen2": qwen2_fields,
@@ -354,6 +376,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if config.query_norm is QueryNorm.HEADS and index not in config.recurrent:
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
+        if config.query_norm in _HEAD_NORMS:
+            yield from ((f"{prefix}.self_attn.{name}.weight", (head_dim,)) for name in _HEAD_NORMS[config.query_norm])
         if isinstance(config, GptOssConfig):
             yield f"{prefix}.self_attn.sinks", (config.num_heads,)
             yield from _stacked_experts(f"{prefix}.mlp", config)
@@ -434,13 +458,15 @@ def _latent_attention(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str
 
 def _deepseek_experts(prefix: str, config: RoutedExpertsConfig) -> Iterator[tuple[str, Shape]]:
     hidden = config.hidden_size
-    yield f"{prefix}.gate.weight", (config.num_experts, hidden)
+    names = _ROUTED_NAMES.get(config.architecture, ("gate", "gate.e_score_correction_bias", "shared_experts"))
+    router, bias, shared = (f"{prefix}.{name}" for name in names)
+    yield f"{router}.weight", (config.num_experts, hidden)
     if config.has_score_bias:
-        yield f"{prefix}.gate.e_score_correction_bias", (config.num_experts,)
+        yield bias, (config.num_experts,)
     for number in range(config.num_experts):
         yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
     if inner := config.num_shared_experts * config.expert_size:
-        yield from _linears(f"{prefix}.shared_experts", _gated(hidden, inner), False)
+        yield from _linears(shared, _gated(hidden, inner), False)
 
 
 def _llama4_experts(prefix: str, config: Llama4Config) -> Iterator[tuple[str, Shape]]:

@@ -94,6 +94,14 @@ class JsonFields:
             raise self.invalid(name, f"must be {most} at most")
         return int(value)
 
+    def same_positive(self, name: str, default: int) -> int:
+        """A positive integer, or a list that has it for each layer."""
+        value = self._given(name, default)
+        each = value if isinstance(value, list) else [value]
+        if not each or not all(_is_integer(item, least=1) and item == each[0] for item in each):
+            raise self.invalid(name, "must be a positive integer, the same in all layers")
+        return int(each[0])
+
     def positive_or_all(self, name: str) -> int | None:
         """A positive integer; None = absent, or -1 (all)."""
         return None if self._values.get(name) == -1 or not self.has(name) else self.positive_int(name)

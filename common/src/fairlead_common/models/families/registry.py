@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fairlead_common.models.families import dense, experts, recurrent
 from fairlead_common.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3
 from fairlead_common.models.families.dense import parse_qwen2_5_vl
+from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.llama4 import parse_llama4
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
@@ -42,6 +43,8 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "GraniteForCausalLM": FamilyFields("granite", dense.parse_granite),
     "GraniteMoeHybridForCausalLM": FamilyFields("granitemoehybrid", recurrent.parse_granite_hybrid),
     "Llama4ForCausalLM": FamilyFields("llama4_text", parse_llama4),
+    "HunYuanDenseV1ForCausalLM": FamilyFields("hunyuan_v1_dense", parse_hunyuan_dense),
+    "HunYuanMoEV1ForCausalLM": FamilyFields("hunyuan_v1_moe", parse_hunyuan_moe),
     "LlamaForCausalLM": FamilyFields("llama", dense.parse_llama),
     "MiniMaxM2ForCausalLM": FamilyFields("minimax_m2", experts.parse_minimax_m2),
     "MistralForCausalLM": FamilyFields("mistral", dense.parse_mistral),

@@ -23,6 +23,8 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "GptOssForCausalLM": experts.build_gpt_oss,
     "GraniteForCausalLM": dense.build,
     "GraniteMoeHybridForCausalLM": recurrent.build_granite_hybrid,
+    "HunYuanDenseV1ForCausalLM": dense.build,
+    "HunYuanMoEV1ForCausalLM": experts.build_hunyuan,
     "Llama4ForCausalLM": llama4.build,
     "LlamaForCausalLM": dense.build,
     "MiniMaxM2ForCausalLM": experts.build_minimax_m2,

@@ -7,13 +7,13 @@ import torch
 
 from fairlead_common.models.families.deepseek import DeepseekConfig
 from fairlead_common.models.families.experts import RoutedExpertsConfig
-from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE
 from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.families.experts import routed_experts
 from fairlead_engine.model.latent_attention import LatentAttention, LowRankQuery
-from fairlead_engine.model.layers import AttentionLayer, FeedForward, SharedExpert
+from fairlead_engine.model.layers import AttentionLayer
 from fairlead_engine.model.shard import scaled
-from fairlead_engine.model.weights import Weights, layer_index
+from fairlead_engine.model.weights import Weights
 
 _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever the configuration says about the rest."""
@@ -31,7 +31,7 @@ def build_glm4_moe(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
 def _decoder(weights: Weights, config: RoutedExpertsConfig, attention: Callable[[str], AttentionLayer]) -> Decoder:
     for index in range(config.num_layers, config.num_layers + config.num_guessing_layers):
         weights.skip(f"model.layers.{index}.")
-    return weights.decoder(attention=attention, feed_forward=lambda prefix: _feed_forward(weights, config, prefix))
+    return weights.decoder(attention=attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix))
 
 
 def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentAttention:
@@ -67,21 +67,3 @@ def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentA
         is_interleaved=config.is_interleaved,
         query_scale=config.query_scale,
     )  # fmt: skip
-
-
-def _feed_forward(weights: Weights, config: RoutedExpertsConfig, prefix: str) -> FeedForward:
-    prefix, is_dense = f"{prefix}.mlp", layer_index(prefix) in config.dense_layers
-    if is_dense:
-        return weights.feed_forward(prefix)
-    routing = ExpertRouting(
-        config.num_experts_per_token, config.is_normalised, num_groups=config.num_groups,
-        num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale,
-    )  # fmt: skip
-    if config.has_score_bias:
-        bias = weights.offsets(f"{prefix}.gate.e_score_correction_bias", config.num_experts)
-        routing = routing._replace(bias=bias)
-    chosen = weights.experts(prefix, config.num_experts, routing, inner=config.expert_size)
-    if not config.num_shared_experts:
-        return chosen
-    inner = config.num_shared_experts * config.expert_size
-    return SharedExpert(chosen, weights.feed_forward(f"{prefix}.shared_experts", inner=inner))

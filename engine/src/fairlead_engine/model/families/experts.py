@@ -25,6 +25,39 @@ def build_mixtral(weights: Weights, config: ExpertsConfig) -> Decoder:
     return weights.decoder(attention=weights.attention, feed_forward=experts)
 
 
+def routed_experts(
+    weights: Weights,
+    config: RoutedExpertsConfig,
+    prefix: str,
+    *,
+    router: str = "gate",
+    bias: str = "gate.e_score_correction_bias",
+    shared: str = "shared_experts",
+) -> FeedForward:
+    """The `mlp` of a layer: a single feed-forward, or experts and those for all tokens; by their names in it."""
+    prefix, is_dense = f"{prefix}.mlp", layer_index(prefix) in config.dense_layers
+    if is_dense:
+        return weights.feed_forward(prefix)
+    routing = ExpertRouting(
+        config.num_experts_per_token, config.is_normalised, num_groups=config.num_groups,
+        num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale,
+    )  # fmt: skip
+    if config.has_score_bias:
+        routing = routing._replace(bias=weights.offsets(f"{prefix}.{bias}", config.num_experts))
+    chosen = weights.experts(prefix, config.num_experts, routing, inner=config.expert_size, router=router)
+    if not config.num_shared_experts:
+        return chosen
+    inner = config.num_shared_experts * config.expert_size
+    return SharedExpert(chosen, weights.feed_forward(f"{prefix}.{shared}", inner=inner))
+
+
+def build_hunyuan(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+    return weights.decoder(
+        attention=weights.attention,
+        feed_forward=lambda prefix: routed_experts(weights, config, prefix, router="gate.wg", shared="shared_mlp"),
+    )
+
+
 def build_minimax_m2(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     """Mixtral's experts, chosen by sigmoids and a bias, behind projections that are normalised whole."""
 

@@ -1,0 +1,60 @@
+"""Hunyuan: heads that are normalised behind the rotation, whose base some files stretch by a fixed `alpha`; dense, or
+with experts in all layers beside one for all tokens."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead_common.models.families.dense import attention_bias
+from fairlead_common.models.families.experts import RoutedExpertsConfig
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.load_errors import refuse
+from fairlead_common.models.model_config import ModelConfig, QueryNorm, parse_shape
+from fairlead_common.models.rope_config import RopeKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HunyuanExpertsConfig(RoutedExpertsConfig):
+    """Experts of the width of a feed-forward."""
+
+    @property
+    def inner_sizes(self) -> dict[str, int]:
+        return {"intermediate_size": self.intermediate_size}
+
+
+def parse_hunyuan_dense(fields: JsonFields) -> ModelConfig:
+    return ModelConfig(**_shape(fields))
+
+
+def parse_hunyuan_moe(fields: JsonFields) -> HunyuanExpertsConfig:
+    """`num_experts`, `moe_topk`, `num_shared_expert` and `moe_intermediate_size` may be lists, of a number for each
+    layer."""
+    shape = _shape(fields)
+    inner, num_experts = shape["intermediate_size"], fields.same_positive("num_experts", 1)
+    if fields.same_positive("moe_intermediate_size", inner) != inner:
+        raise refuse("moe_intermediate_size other than intermediate_size", "of a Hunyuan experts of its width are")
+    if (num_shared := fields.same_positive("num_shared_expert", 1)) != 1:
+        raise refuse(f"num_shared_expert {num_shared}", "of a Hunyuan one shared expert is supported")
+    if skipped := fields.whole_number("moe_layer_num_skipped"):
+        raise refuse(f"moe_layer_num_skipped {skipped}", "of a Hunyuan experts in all layers are supported")
+    if not fields.boolean("norm_topk_prob", True):
+        raise refuse("norm_topk_prob false", "of a Hunyuan weights of experts that sum to 1 are supported")
+    per_token = fields.same_positive("moe_topk", fields.same_positive("num_experts_per_tok", 1))
+    if per_token > num_experts:
+        raise fields.invalid("moe_topk", f"must be at most num_experts ({num_experts})")
+    return HunyuanExpertsConfig(
+        **shape, num_experts=num_experts, num_experts_per_token=per_token, expert_size=inner, has_score_bias=False,
+        num_shared_experts=1,
+    )  # fmt: skip
+
+
+def _shape(fields: JsonFields) -> dict[str, Any]:
+    for name, usual in (("use_cla", False), ("use_qk_norm", True), ("mlp_bias", False)):
+        if fields.boolean(name, usual) is not usual:
+            raise refuse(f"{name} {str(not usual).lower()}", f"of a Hunyuan {name} {str(usual).lower()} is supported")
+    shape = parse_shape(fields, rms_norm_eps=1e-5)
+    scaling, rope = fields.section("rope_parameters") or fields.section("rope_scaling"), shape["rope"]
+    if scaling is not None and rope.kind is RopeKind.DYNAMIC and scaling.has("alpha"):
+        turned = rope.num_turned(shape["head_dim"])
+        stretch: float = scaling.positive_number("alpha") ** (turned / (turned - 2)) if turned > 2 else 1.0
+        shape["rope"] = replace(rope, theta=rope.theta * stretch)
+    return {**shape, **attention_bias(fields, False), "query_norm": QueryNorm.TURNED_HEADS}
