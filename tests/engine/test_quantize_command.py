@@ -71,11 +71,16 @@ def test_rounding_to_nearest_is_what_rounding_at_load_is(name: str, tmp_path: Pa
     assert compare(stored, logits(folder, quantization=name), TOKENS[:2]).max_logit_error == 0.0
 
 
-PAIRED = {"cohere2", "ernie4_5", "glm4", "llama4"}
+PAIRED = {"cohere2", "ernie4_5", "ernie4_5_moe", "glm4", "llama4"}
 """Families whose rows of heads are parted when they are loaded."""
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gpt_oss", "granite_hybrid"} - PAIRED))
+STACKED = {"gpt_oss": "gate_up_proj", "granite_moe": "input_linear"}
+"""Families whose experts are stored as one tensor, by its name."""
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - STACKED.keys() - PAIRED))
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 def test_every_family_stays_what_it_was(family: str, method: str, tmp_path: Path) -> None:
     """With a grid so fine that a scale which one side lacks would be seen: biases, offsets of norms, shared heads."""
@@ -101,8 +106,9 @@ def test_a_family_whose_quantised_checkpoints_are_not_read_is_refused(family: st
     assert not (tmp_path / "stored").exists()
 
 
-def test_experts_that_are_stored_as_one_tensor_are_refused(tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path / "floats", FAMILIES["gpt_oss"]())
+@pytest.mark.parametrize("family", STACKED)
+def test_experts_that_are_stored_as_one_tensor_are_refused(family: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", FAMILIES[family]())
     with pytest.raises(ConfigError, match="gate_up_proj in one tensor with others"):
         written(folder, tmp_path / "stored", format_name="int8", method="rtn")
     assert not (tmp_path / "stored").exists()

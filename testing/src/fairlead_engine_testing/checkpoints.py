@@ -16,7 +16,6 @@ from fairlead_common.models.families.deepseek import DeepseekConfig
 from fairlead_common.models.families.experts import (
     ExpertsConfig,
     GptOssConfig,
-    QwenExpertsConfig,
     RoutedExpertsConfig,
 )
 from fairlead_common.models.families.llama4 import Llama4Config
@@ -41,7 +40,10 @@ _HEAD_NORMS = {
     QueryNorm.HEADS: ("q_norm", "k_norm"),
     QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
 }
-_ROUTED_NAMES = {"HunYuanMoEV1ForCausalLM": ("gate.wg", "", "shared_mlp")}
+_ROUTED_NAMES = {
+    "Ernie4_5_MoeForCausalLM": ("gate", "moe_statics.e_score_correction_bias", "shared_experts"),
+    "HunYuanMoEV1ForCausalLM": ("gate.wg", "", "shared_mlp"),
+}
 """Names of router, bias of scores and shared experts, where they are not DeepSeek's."""
 _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
 
@@ -49,6 +51,12 @@ _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_t
 def llama_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Llama, with changes."""
     return {**_fields("LlamaForCausalLM", "llama"), "head_dim": 16, **changes}
+
+
+def granite_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Granite with experts, with changes."""
+    fields = granite_fields(num_local_experts=4, num_experts_per_tok=2, logits_scaling=2.0)
+    return {**fields, "architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe", **changes}
 
 
 def hunyuan_fields(**changes: Any) -> dict[str, Any]:
@@ -106,6 +114,12 @@ def olmo2_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Olmo2ForCausalLM", "olmo2"), **changes}
 
 
+def olmoe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny OLMoE, with changes."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "norm_topk_prob": False}
+    return {**_fields("OlmoeForCausalLM", "olmoe"), **experts, **changes}
+
+
 def olmo3_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny OLMo 3, with changes; of one layer positions are stretched."""
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
@@ -138,6 +152,13 @@ def granite_fields(**changes: Any) -> dict[str, Any]:
     factors = {"embedding_multiplier": 2.0, "residual_multiplier": 0.6, "attention_multiplier": 0.1}
     own = {"logits_scaling": 0.5, "tie_word_embeddings": True}
     return {**_fields("GraniteForCausalLM", "granite"), **factors, **own, **changes}
+
+
+def ernie4_5_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny ERNIE 4.5 with experts, with changes; its first layer has none."""
+    experts = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 2}
+    own = {"tie_word_embeddings": True, "moe_layer_start_index": 1}
+    return {**_fields("Ernie4_5_MoeForCausalLM", "ernie4_5_moe"), "use_bias": False, **experts, **own, **changes}
 
 
 def exaone4_fields(**changes: Any) -> dict[str, Any]:
@@ -272,6 +293,7 @@ FAMILIES = {
     "deepseek_v2": deepseek_v2_fields,
     "deepseek_v3": deepseek_v3_fields,
     "ernie4_5": ernie4_5_fields,
+    "ernie4_5_moe": ernie4_5_moe_fields,
     "exaone4": exaone4_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
@@ -280,6 +302,7 @@ FAMILIES = {
     "gpt_oss": gpt_oss_fields,
     "granite": granite_fields,
     "granite_hybrid": granite_hybrid_fields,
+    "granite_moe": granite_moe_fields,
     "hunyuan": hunyuan_fields,
     "hunyuan_moe": hunyuan_moe_fields,
     "llama": llama_fields,
@@ -291,6 +314,7 @@ FAMILIES = {
     "mixtral": mixtral_fields,
     "olmo2": olmo2_fields,
     "olmo3": olmo3_fields,
+    "olmoe": olmoe_fields,
     "phi3": phi3_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,
@@ -352,7 +376,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
         norms = ["input_layernorm", "post_attention_layernorm"]
-        if family.startswith(("Olmo", "Exaone")):
+        if family.startswith(("Olmo2", "Olmo3", "Exaone")):
             norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
         if config.query_norm is QueryNorm.PROJECTIONS:
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
@@ -396,7 +420,12 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
                 yield from _llama4_experts(f"{prefix}.feed_forward", config)
         elif isinstance(config, RoutedExpertsConfig) and index not in config.dense_layers:
             yield from _deepseek_experts(f"{prefix}.mlp", config)
-        elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
+        elif family == "GraniteMoeForCausalLM" and isinstance(config, ExpertsConfig):
+            moe, num = f"{prefix}.block_sparse_moe", config.num_experts
+            yield f"{moe}.router.layer.weight", (num, hidden)
+            yield f"{moe}.input_linear.weight", (num, 2 * inner, hidden)
+            yield f"{moe}.output_linear.weight", (num, hidden, inner)
+        elif isinstance(config, ExpertsConfig) and index not in config.dense_layers:
             yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
             yield from _linears(f"{prefix}.mlp", gated, config.mlp_bias)
@@ -462,7 +491,7 @@ def _deepseek_experts(prefix: str, config: RoutedExpertsConfig) -> Iterator[tupl
     router, bias, shared = (f"{prefix}.{name}" for name in names)
     yield f"{router}.weight", (config.num_experts, hidden)
     if config.has_score_bias:
-        yield bias, (config.num_experts,)
+        yield bias, (1, config.num_experts) if config.is_softmax else (config.num_experts,)
     for number in range(config.num_experts):
         yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
     if inner := config.num_shared_experts * config.expert_size:
@@ -477,7 +506,7 @@ def _llama4_experts(prefix: str, config: Llama4Config) -> Iterator[tuple[str, Sh
     yield from _linears(f"{prefix}.shared_expert", _gated(hidden, inner), False)
 
 
-def _qwen_experts(prefix: str, config: QwenExpertsConfig) -> Iterator[tuple[str, Shape]]:
+def _qwen_experts(prefix: str, config: ExpertsConfig) -> Iterator[tuple[str, Shape]]:
     hidden = config.hidden_size
     yield f"{prefix}.gate.weight", (config.num_experts, hidden)
     for number in range(config.num_experts):

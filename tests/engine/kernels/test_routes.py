@@ -28,16 +28,17 @@ def both(logits, routing, x, device):
     shape=st.sampled_from([(1, 1, 1), (5, 1, 1), (8, 4, 2), (12, 4, 3), (6, 6, 4), (64, 8, 3)]),
     each=st.integers(1, 4),
     has_bias=st.booleans(),
+    is_softmax=st.booleans(),
     normalised=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.float16]),
     seed=st.integers(0, 99),
 )
-def test_both_find_who_goes_where(device, num_tokens, shape, each, has_bias, normalised, dtype, seed):
+def test_both_find_who_goes_where(device, num_tokens, shape, each, has_bias, is_softmax, normalised, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     num_experts, num_groups, num_chosen_groups = shape
     bias = torch.randn(num_experts, generator=generator) if has_bias else None
     each = min(each, num_experts // num_groups * num_chosen_groups)
-    routing = ExpertRouting(each, normalised, num_groups, num_chosen_groups, 1.5, bias)
+    routing = ExpertRouting(each, normalised, num_groups, num_chosen_groups, 1.5, bias, is_softmax)
     # No two are as good as each other: who then goes first is nobody's matter.
     orders = torch.rand(num_tokens, num_experts, generator=generator).argsort(1)
     logits, x = (orders / 8 - 2).to(dtype), torch.randn(num_tokens, 33, generator=generator)
@@ -78,14 +79,17 @@ types = dict.fromkeys(("logits", "x"), "*bf16") | dict.fromkeys(("experts", "ord
 types |= dict.fromkeys(("scores", "largest", "largest_within", "bias"), "*fp32")
 types |= dict.fromkeys(("num_tokens", "logits_stride", "x_stride", "ROW_SIZE"), "i32")
 found = {}
-for experts, groups, has_bias, tokens in ((128, 1, False, 16), (128, 1, False, 64), (256, 8, True, 32)):
+for experts, groups, has_bias, is_softmax, tokens in (
+    (128, 1, False, True, 16), (128, 1, False, True, 64), (256, 8, True, False, 32), (128, 1, True, True, 64),
+):
     constants = dict(
         EACH=8, NUM_EXPERTS=experts, PADDED_EXPERTS=experts, NUM_GROUPS=groups, PADDED_GROUPS=groups,
-        NUM_CHOSEN_GROUPS=min(4, groups), NUM_COUNTED=1 + has_bias, HAS_BIAS=has_bias, ROUNDS=True, TILE_TOKENS=tokens,
-        TILE_COLUMNS=kernel._TILE_COLUMNS,
+        NUM_CHOSEN_GROUPS=min(4, groups), NUM_COUNTED=1 + has_bias, HAS_BIAS=has_bias,
+        IS_SOFTMAX=is_softmax, ROUNDS=True, TILE_TOKENS=tokens, TILE_COLUMNS=kernel._TILE_COLUMNS,
     )
     num_warps = kernel.FEW_WARPS if tokens == kernel._FEW_TOKENS else kernel.MANY_WARPS
-    found[f"{experts} experts, {tokens}"] = compile_for_gpu(kernel.routes_kernel, types, constants, num_warps=num_warps)
+    name = f"{experts} experts, {tokens}, {has_bias}"
+    found[name] = compile_for_gpu(kernel.routes_kernel, types, constants, num_warps=num_warps)
 tell(found)
 """
 

@@ -77,6 +77,10 @@ class JsonFields:
     def num_fields(self) -> int:
         return len(self._values)
 
+    def is_minus_one(self, name: str) -> bool:
+        """Whether the field is -1, which stands for the last or for all."""
+        return self._values.get(name) == -1
+
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
         return self._values.get(name) is not None
@@ -104,7 +108,7 @@ class JsonFields:
 
     def positive_or_all(self, name: str) -> int | None:
         """A positive integer; None = absent, or -1 (all)."""
-        return None if self._values.get(name) == -1 or not self.has(name) else self.positive_int(name)
+        return None if self.is_minus_one(name) or not self.has(name) else self.positive_int(name)
 
     def positive_number(self, name: str, default: float | None = None) -> float:
         value = self._given(name, default)

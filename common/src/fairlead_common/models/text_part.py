@@ -11,6 +11,7 @@ from fairlead_common.models.json_fields import JsonFields
 
 _SECTION = "text_config"
 _CHANGES: dict[str, dict[str, Any]] = {
+    "kimi_k2": {"model_type": "deepseek_v3"},
     "glm4v_text": {"model_type": "glm4"},
     "glm4v_moe_text": {"model_type": "glm4_moe"},
     "qwen2_vl_text": {"model_type": "qwen2"},

@@ -27,6 +27,8 @@ class ExpertRouting(NamedTuple):
     bias: Tensor | None = None
     """float32 [experts]: scores are sigmoids, and the bias is added to them for comparing experts, but not in their
     weights (DeepSeek-V3, arXiv 2412.19437); None = scores are a softmax over all experts."""
+    is_softmax: bool = False
+    """Whether scores with a bias are a softmax, too (ERNIE 4.5)."""
 
     @property
     def num_counted(self) -> int:
@@ -49,7 +51,8 @@ def choose_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor
     """`route_top_k`, with scores instead of weights. Scores are float32 (arXiv 2401.04088). A group's score is its best
     expert's, or its best two experts' together with a bias."""
     bias = routing.bias
-    scores = logits.float().sigmoid() if bias is not None else torch.softmax(logits, dim=-1, dtype=torch.float32)
+    is_softmax = bias is None or routing.is_softmax
+    scores = torch.softmax(logits, dim=-1, dtype=torch.float32) if is_softmax else logits.float().sigmoid()
     merits = scores if bias is None else scores + bias
     if routing.num_groups > 1:
         merits = _within_groups(merits, routing, routing.num_counted)

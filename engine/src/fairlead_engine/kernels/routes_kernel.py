@@ -60,6 +60,7 @@ def routes_kernel(  # type: ignore[no-untyped-def]
     NUM_CHOSEN_GROUPS: tl.constexpr,
     NUM_COUNTED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    IS_SOFTMAX: tl.constexpr,
     ROUNDS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
@@ -77,13 +78,17 @@ def routes_kernel(  # type: ignore[no-untyped-def]
             logit = tl.load(place, mask=is_token[:, None] & is_expert, other=0.0).to(tl.float32)
             own = tl.sum(tl.where(e[None, :] == mine, logit, 0.0), 1)
             merit = logit
-            if HAS_BIAS:
-                score = tl.sigmoid(own)
-                merit = tl.sigmoid(logit) + tl.load(bias + e, mask=e < NUM_EXPERTS, other=0.0)[None, :]
-            else:
+            if IS_SOFTMAX:
                 logit = tl.where(is_expert, logit, float("-inf"))
                 peak = tl.max(logit, 1)
-                score = tl.exp(own - peak) / tl.sum(tl.exp(logit - peak[:, None]), 1)
+                total = tl.sum(tl.exp(logit - peak[:, None]), 1)
+                score = tl.exp(own - peak) / total
+                if HAS_BIAS:
+                    merit = tl.exp(logit - peak[:, None]) / total[:, None]
+            else:
+                score, merit = tl.sigmoid(own), tl.sigmoid(logit)
+            if HAS_BIAS:
+                merit += tl.load(bias + e, mask=e < NUM_EXPERTS, other=0.0)[None, :]
             merit = tl.where(merit == merit, merit, float("inf"))
             merit = tl.where(is_expert, merit, float("-inf"))
             if NUM_GROUPS > 1:
@@ -161,6 +166,7 @@ def find_routes(logits: Tensor, routing: ExpertRouting, x: Tensor, rounds: bool 
         NUM_CHOSEN_GROUPS=routing.num_chosen_groups,
         NUM_COUNTED=routing.num_counted,
         HAS_BIAS=routing.bias is not None,
+        IS_SOFTMAX=routing.bias is None or routing.is_softmax,
         ROUNDS=rounds,
         TILE_TOKENS=min(most, _FEW_TOKENS) if num_tokens <= _FEW_TOKENS else most,
         TILE_COLUMNS=_TILE_COLUMNS,

@@ -493,16 +493,26 @@ class Weights:
             of_layers = [f"{layer}.{kind}" for layer in layers]
             self._checkpoint.unstack(f"{name}{end}", of_layers, is_transposed=is_transposed and kind == "weight")
 
-    def unstack_experts(self, layer: str, num_experts: int, inner: int, *, is_transposed: bool | None = None) -> None:
+    def unstack_experts(
+        self,
+        layer: str,
+        num_experts: int,
+        inner: int,
+        *,
+        gate_up: str = "experts.gate_up_proj",
+        down: str = "experts.down_proj",
+        is_transposed: bool | None = None,
+    ) -> None:
         """All experts' projections are stored as two tensors, floats [experts, rows, columns] with outputs as rows or,
         with `is_transposed`, inputs; None = in some files. Makes each available under the expert's name."""
         each = [f"{layer}.experts.{index}" for index in range(num_experts)]
-        if not self._checkpoint.has(f"{layer}.experts.gate_up_proj"):
+        if not self._checkpoint.has(f"{layer}.{gate_up}"):
             return
-        if is_transposed is None:
-            is_transposed = self._checkpoint.shape(f"{layer}.experts.down_proj")[1:2] == (inner,)
-        for name in ("gate_up_proj", "down_proj"):
-            self.unstack(f"{layer}.experts.{name}", [f"{one}.{name}" for one in each], is_transposed=is_transposed)
+        if is_transposed is None:  # both are looked at: a side may be as long as another
+            ups, downs = (self._checkpoint.shape(f"{layer}.{name}") for name in (gate_up, down))
+            is_transposed = ups[2:] == (2 * inner,) and downs[1:2] == (inner,)
+        for stored, name in ((gate_up, "gate_up_proj"), (down, "down_proj")):
+            self.unstack(f"{layer}.{stored}", [f"{one}.{name}" for one in each], is_transposed=is_transposed)
         for one in each:
             self._divide(f"{one}.gate_up_proj", {f"{one}.gate_proj": inner, f"{one}.up_proj": inner})
 
@@ -523,6 +533,11 @@ class Weights:
         """float32 of this shape, unrounded."""
         offsets = self._checkpoint.stored(name, shape).float()
         self._count(offsets, offsets.numel())
+
+    def offsets(self, name: str, size: int) -> Tensor:
+        """float32 [size], unrounded; some files have a dimension of 1 before."""
+        offsets = self._checkpoint.stored(name, (size,), (1, size)).float().flatten()
+        self._count(offsets, size)
         return offsets
 
     def skip(self, prefix: str) -> None:

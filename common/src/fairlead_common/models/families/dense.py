@@ -18,6 +18,7 @@ from fairlead_common.models.model_config import (
 )
 from fairlead_common.models.rope_config import UNTURNED, RopeConfig, RopeKind, parse_rope
 
+Config = TypeVar("Config", bound=ModelConfig)
 QWEN3_HEAD_DIM = 128
 """Whatever hidden size and number of heads are."""
 _MISTRAL_WINDOW = 4096
@@ -42,6 +43,15 @@ def parse_granite(fields: JsonFields) -> ModelConfig:
 def with_factors(fields: JsonFields, config: Config) -> Config:
     """With a Granite's factors. All that is added to the stream has one, so the stream is kept divided by it:
     normalisations do not see that, with an epsilon divided by its square."""
+    """Llama with factors."""
+    shape = parse_shape(fields)
+    config = ModelConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
+    return with_factors(fields, config)
+
+
+def with_factors(fields: JsonFields, config: Config) -> Config:
+    """All that is added to the stream has a factor, so the stream is kept divided by it: normalisations do not see
+    that, with an epsilon divided by its square."""
     added = fields.positive_number("residual_multiplier", 1.0)
     return replace(
         config,

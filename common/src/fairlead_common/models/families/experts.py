@@ -1,11 +1,11 @@
 """Families with several experts in a layer, a few per token: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE,
-GLM-4.5, MiniMax-M2."""
+GLM-4.5, MiniMax-M2, ERNIE 4.5, Granite, OLMoE."""
 
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias
+from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias, paired, with_factors
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import (
@@ -165,6 +165,8 @@ class RoutedExpertsConfig(ExpertsConfig):
     """Factor of the weights of experts."""
     has_score_bias: bool = True
     """Whether scores are sigmoids, to which a bias is added for choosing; else they are a softmax."""
+    is_softmax: bool = False
+    """Whether scores with a bias are a softmax, too."""
     num_shared_experts: int = 0
     """Experts that all tokens take, stored as one."""
     num_guessing_layers: int = 0
@@ -222,6 +224,55 @@ def parse_glm4_moe(fields: JsonFields) -> RoutedExpertsConfig:
         num_shared_experts=from_zero(fields, "n_shared_experts", 1),
         dense_layers=frozenset(range(min(shape["num_layers"], from_zero(fields, "first_k_dense_replace", 1)))),
         num_guessing_layers=from_zero(fields, "num_nextn_predict_layers", 0),
+    )
+
+
+def parse_ernie4_5_moe(fields: JsonFields) -> RoutedExpertsConfig:
+    """Experts in every few layers from one on, chosen by a softmax and a bias."""
+    if fields.boolean("use_bias", False):
+        raise refuse("use_bias", "of an ERNIE with experts projections without a bias are supported")
+    shape = paired(fields, num_kv_heads=4, rms_norm_eps=1e-5, rope_theta=500_000.0, tie_word_embeddings=True)
+    last = shape["num_layers"] - 1
+    if fields.has("moe_layer_end_index") and not fields.is_minus_one("moe_layer_end_index"):
+        last = fields.whole_number("moe_layer_end_index")
+    first, every = from_zero(fields, "moe_layer_start_index", 1), fields.positive_int("moe_layer_interval", 1)
+    num_experts = fields.positive_int("moe_num_experts", fields.positive_int("num_experts", 64))
+    per_token = fields.positive_int("moe_k", fields.positive_int("num_experts_per_tok", 6))
+    if per_token > num_experts:
+        raise fields.invalid("moe_k", f"must be at most moe_num_experts ({num_experts})")
+    routed = {index for index in range(first, last + 1) if not (index + 1) % every}
+    return RoutedExpertsConfig(
+        **shape,
+        num_experts=num_experts,
+        num_experts_per_token=per_token,
+        expert_size=fields.positive_int("moe_intermediate_size", 1536),
+        is_softmax=True,
+        num_shared_experts=from_zero(fields, "moe_num_shared_experts", 2),
+        dense_layers=frozenset(range(shape["num_layers"])) - routed,
+    )
+
+
+def parse_granite_moe(fields: JsonFields) -> ExpertsConfig:
+    """Granite with experts in all layers."""
+    shape = parse_shape(fields)
+    experts = expert_counts(fields, "num_local_experts", fields.positive_int("num_local_experts", 8), 2)
+    config = ExpertsConfig(**shape, **experts, **attention_bias(fields, False), expert_size=shape["intermediate_size"])
+    return with_factors(fields, config)
+
+
+def parse_olmoe(fields: JsonFields) -> ExpertsConfig:
+    """OLMo 2's attention, and experts in all layers."""
+    if fields.has("clip_qkv"):
+        raise refuse("clip_qkv", "of an OLMoE projections that are not clipped are supported")
+    shape = parse_shape(fields, rms_norm_eps=1e-5)
+    num_experts = fields.positive_int("num_experts", fields.positive_int("num_local_experts", 64))
+    return ExpertsConfig(
+        **shape,
+        **expert_counts(fields, "num_experts", num_experts, 8),
+        **attention_bias(fields, False),
+        query_norm=QueryNorm.PROJECTIONS,
+        expert_size=shape["intermediate_size"],
+        is_normalised=fields.boolean("norm_topk_prob", False),
     )
 
 

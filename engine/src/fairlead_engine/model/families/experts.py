@@ -7,7 +7,7 @@ clamped gates, stored in one tensor; every other layer has a window, and heads h
 
 from collections.abc import Callable
 
-from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, QwenExpertsConfig, RoutedExpertsConfig
+from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, RoutedExpertsConfig
 from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
@@ -43,12 +43,30 @@ def routed_experts(
         num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale,
     )  # fmt: skip
     if config.has_score_bias:
-        routing = routing._replace(bias=weights.offsets(f"{prefix}.{bias}", config.num_experts))
+        offsets = weights.offsets(f"{prefix}.{bias}", config.num_experts)
+        routing = routing._replace(bias=offsets, is_softmax=config.is_softmax)
     chosen = weights.experts(prefix, config.num_experts, routing, inner=config.expert_size, router=router)
     if not config.num_shared_experts:
         return chosen
     inner = config.num_shared_experts * config.expert_size
     return SharedExpert(chosen, weights.feed_forward(f"{prefix}.{shared}", inner=inner))
+
+
+def build_ernie4_5(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+    weights.skip("model.mtp_")
+    bias = "moe_statics.e_score_correction_bias"
+    return weights.decoder(
+        attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix, bias=bias)
+    )
+
+
+def build_granite(weights: Weights, config: ExpertsConfig) -> Decoder:
+    def experts(prefix: str) -> Experts:
+        layer, num, inner = f"{prefix}.block_sparse_moe", config.num_experts, config.expert_size
+        weights.unstack_experts(layer, num, inner, gate_up="input_linear.weight", down="output_linear.weight")
+        return weights.experts(layer, num, ExpertRouting(config.num_experts_per_token), router="router.layer")
+
+    return weights.decoder(attention=weights.attention, feed_forward=experts)
 
 
 def build_hunyuan(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
@@ -70,7 +88,7 @@ def build_minimax_m2(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     return weights.decoder(attention=weights.attention, feed_forward=experts)
 
 
-def build_qwen(weights: Weights, config: QwenExpertsConfig) -> Decoder:
+def build_qwen(weights: Weights, config: ExpertsConfig) -> Decoder:
     return weights.decoder(attention=weights.attention, feed_forward=qwen_feed_forward(weights, config))
 
 
