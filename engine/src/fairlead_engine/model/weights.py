@@ -530,14 +530,9 @@ class Weights:
         return weight
 
     def offsets(self, name: str, *shape: int) -> Tensor:
-        """float32 of this shape, unrounded."""
-        offsets = self._checkpoint.stored(name, shape).float()
+        """float32 of this shape, unrounded; some files have a dimension of 1 before."""
+        offsets = self._checkpoint.stored(name, shape, (1, *shape)).float().view(shape)
         self._count(offsets, offsets.numel())
-
-    def offsets(self, name: str, size: int) -> Tensor:
-        """float32 [size], unrounded; some files have a dimension of 1 before."""
-        offsets = self._checkpoint.stored(name, (size,), (1, size)).float().flatten()
-        self._count(offsets, size)
         return offsets
 
     def skip(self, prefix: str) -> None:

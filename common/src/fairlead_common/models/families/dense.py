@@ -33,20 +33,8 @@ def parse_llama(fields: JsonFields) -> ModelConfig:
     )
 
 
-Config = TypeVar("Config", bound=ModelConfig)
-
-
 def parse_granite(fields: JsonFields) -> ModelConfig:
     return with_factors(fields, parse_llama(fields))
-
-
-def with_factors(fields: JsonFields, config: Config) -> Config:
-    """With a Granite's factors. All that is added to the stream has one, so the stream is kept divided by it:
-    normalisations do not see that, with an epsilon divided by its square."""
-    """Llama with factors."""
-    shape = parse_shape(fields)
-    config = ModelConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
-    return with_factors(fields, config)
 
 
 def with_factors(fields: JsonFields, config: Config) -> Config:

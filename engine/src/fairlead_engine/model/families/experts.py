@@ -92,7 +92,7 @@ def build_qwen(weights: Weights, config: ExpertsConfig) -> Decoder:
     return weights.decoder(attention=weights.attention, feed_forward=qwen_feed_forward(weights, config))
 
 
-def qwen_feed_forward(weights: Weights, config: QwenExpertsConfig) -> Callable[[str], FeedForward]:
+def qwen_feed_forward(weights: Weights, config: ExpertsConfig) -> Callable[[str], FeedForward]:
     """What makes the feed-forward part of a layer, given its name."""
     routing = ExpertRouting(config.num_experts_per_token, config.is_normalised)
 

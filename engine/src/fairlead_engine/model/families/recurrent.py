@@ -9,7 +9,6 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.experts import qwen_feed_forward
 from fairlead_engine.model.layers import AttentionLayer, FeedForward, GatedFeedForward, SharedExpert
 from fairlead_engine.model.recurrent import GatedDeltaNet, Mamba2
-from fairlead_engine.model.weight_stack import ExpertProjections
 from fairlead_engine.model.weights import Weights, layer_index
 
 
@@ -83,14 +82,13 @@ def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decod
         if not config.num_experts:
             return shared
         moe, inner = f"{prefix}.block_sparse_moe", config.expert_size
-        each = [f"{moe}.{index}" for index in range(config.num_experts)]
-        for name in ("input_linear", "output_linear"):
-            weights.unstack(f"{moe}.{name}.weight", [f"{one}.{name}" for one in each], is_transposed=False)
-        router = weights.linear({f"{moe}.router.layer": config.num_experts}, hidden, is_sensitive=True)
-        projections = [ExpertProjections({f"{one}.input_linear": 2 * inner}, f"{one}.output_linear") for one in each]
+        weights.unstack_experts(
+            moe, config.num_experts, inner, gate_up="input_linear.weight", down="output_linear.weight"
+        )
         routing = ExpertRouting(config.num_experts_per_token)
-        chosen = weights.expert_layer(router, routing, projections, inner, row_parts=[slice(None)])
-        return SharedExpert(chosen, shared)
+        return SharedExpert(
+            weights.experts(moe, config.num_experts, routing, inner=inner, router="router.layer"), shared
+        )
 
     return weights.decoder(attention=attention, feed_forward=feed_forward)
 
