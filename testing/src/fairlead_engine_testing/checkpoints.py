@@ -397,10 +397,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         else:
             yield from _linears(f"{prefix}.self_attn", qkv, config.qkv_bias)
             yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, config.output_bias)
-        if config.query_norm is QueryNorm.HEADS and index not in config.recurrent:
-            yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
-            yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
-        if config.query_norm in _HEAD_NORMS:
+        if config.query_norm in _HEAD_NORMS and index not in config.recurrent:
             yield from ((f"{prefix}.self_attn.{name}.weight", (head_dim,)) for name in _HEAD_NORMS[config.query_norm])
         if isinstance(config, GptOssConfig):
             yield f"{prefix}.self_attn.sinks", (config.num_heads,)

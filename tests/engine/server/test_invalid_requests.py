@@ -64,7 +64,7 @@ async def test_numbers_that_are_not_finite_are_refused_by_name(start_app: Any, f
 @pytest.mark.parametrize(
     ("field", "value", "advice"),
     [
-        ("tools", [{"type": "function", "function": {"name": "tide"}}], 'tool_choice = "none"'),
+        ("tools", [{"type": "function", "function": {"name": "tide"}}], 'tool_choice = "required"'),
         ("function_call", "auto", "send `tool_choice`"),
         ("functions", [{"name": "f"}], "send `tools`"),
         ("audio", {"voice": "x"}, "text only"),
