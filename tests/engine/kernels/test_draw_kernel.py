@@ -52,7 +52,7 @@ def draw(logits: torch.Tensor, uniforms: list[float], temperature=1.0, top_k=0, 
 @settings(deadline=None, max_examples=15)
 @given(
     seed=st.integers(0, 1000),
-    vocab_size=st.sampled_from([1, 2, 17, 2048, 2500]),
+    vocab_size=st.sampled_from([1, 2, 17, 2500, 5000]),
     temperature=st.sampled_from([0.3, 1.0, 2.5]),
     top_k=st.sampled_from([0, 1, 5, 2000]),
     top_p=st.sampled_from([1.0, 0.9, 0.35, 1e-6]),
@@ -80,19 +80,76 @@ def test_ties_and_what_is_ruled_out(device):
     assert draw(logits.half(), uniforms, temperature=1e-6) == [2, 3, 5]
 
 
+@on_each_device
+@pytest.mark.parametrize(
+    ("temperature", "limits"),
+    [(1e-6, {"top_p": 0.9}), (1.0, {"top_p": 0.9}), (1e4, {"top_k": 30, "top_p": 0.6, "min_p": 0.1})],
+)
+def test_hostile_rows(device, temperature, limits):
+    """Rows of equals, of few tokens that a grammar leaves, near and far apart, or of half precision's many ties."""
+    noise = torch.randn(4500, generator=torch.Generator().manual_seed(0)).to(device)
+    left = torch.full_like(noise, float("-inf"))
+    left[[5, 4095, 4096, 4499]] = torch.tensor([-3.0, -2.0, -2.0, -60.0], device=device)
+    for logits in (torch.zeros_like(noise), left, 1e-3 * noise, 1e4 * noise, (4 * noise).bfloat16()):
+        weights = kept_weights(logits.tolist(), temperature, **{"top_k": 0, "top_p": 1.0, "min_p": 0.0, **limits})
+        total = sum(weights)
+        first, last = draw(logits, [0.0, 1 - 2**-52], temperature, **limits)
+        assert weights[first] > 0.0 and sum(weights[:first]) <= 1e-5 * total
+        assert weights[last] > 0.0 and sum(weights[last + 1 :]) <= 1e-5 * total
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN
+@on_each_device
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_without_finite_weights_gets_some_token(device, spoilt):
+    logits = torch.zeros(5000, device=device)
+    logits[4500 if spoilt > 0 or spoilt != spoilt else slice(None)] = spoilt
+    for limits in ({}, {"top_k": 3}, {"top_p": 0.9, "min_p": 0.1}):
+        assert 0 <= draw(logits, [0.7], **limits)[0] < 5000
+
+
+@on_each_device
+def test_rows_with_and_without_truncation_are_drawn_beside_each_other(device):
+    from fairlead_engine.kernels import draw_kernel
+
+    logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(0)).to(device)
+    columns = ([1.0, 0.5, 2.0, 1.0], [0, 9, 0, 60], [1.0, 1.0, 0.7, 0.9], [0.0, 0.2, 0.0, 0.0])
+    settings = [torch.tensor(column, device=device) for column in columns]
+    settings[1] = settings[1].int()
+    uniforms = torch.tensor([0.3, 0.9, 0.99, 0.6], dtype=torch.float64, device=device)
+    together = draw_kernel.draw(logits, *settings, uniforms)
+    for row in range(4):
+        alone = [column[row : row + 1] for column in (*settings, uniforms)]
+        assert draw_kernel.draw(logits[row : row + 1], *alone, truncates=row > 0).equal(together[row : row + 1])
+
+
 COMPILE = """
-from fairlead_engine.kernels import draw_kernel
+from fairlead_engine.kernels import draw_kernel as kernels
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
-types = dict.fromkeys(("temperatures", "top_ps", "min_ps"), "*fp32") | dict(uniforms="*fp64", logits="*bf16")
-types |= dict(token_ids="*i32", top_ks="*i32", row_stride="i32", VOCAB_SIZE="i32")
-constants = dict(TILE=draw_kernel._TILE, PROBES=draw_kernel._NUM_PROBES)
-tell({"draw": compile_for_gpu(draw_kernel.draw_kernel, types, constants, num_warps=draw_kernel._NUM_WARPS)})
+floats = "temperatures top_ps amounts highest candidates farthest"
+types = dict.fromkeys(floats.split(), "*fp32") | dict.fromkeys(("uniforms", "sums"), "*fp64") | {"logits": "*fp32"}
+types |= dict(token_ids="*i32", top_ks="*i32", row_stride="i32", VOCAB_SIZE="i32", num_parts="i32")
+measure = dict(PART=kernels._PART, EDGES=kernels._NUM_EDGES, LANES=32 * kernels._NUM_WARPS)
+cut = dict(
+    PADDED_PARTS=64, EDGES=kernels._NUM_EDGES, TILE=kernels._TILE, PROBES=kernels._NUM_PROBES,
+    LANES=32 * kernels._SEARCH_WARPS,
+)
+choose = dict(PADDED_PARTS=64, PART=kernels._PART)
+tell({
+    name: compile_for_gpu(getattr(kernels, f"{name}_kernel"), types, constants, num_warps=num_warps)
+    for name, constants, num_warps in (
+        ("measure", measure, kernels._NUM_WARPS), ("cut", cut, kernels._SEARCH_WARPS),
+        ("sum", dict(PART=kernels._PART), kernels._NUM_WARPS), ("choose", choose, kernels._NUM_WARPS),
+    )
+})
 """
 
 
 @pytest.mark.compute
-def test_for_a_gpu_it_reads_widely_and_spills_nothing(tmp_path):
-    (code,) = compiled(COMPILE, tmp_path).values()
-    assert code.spilled_bytes == 0, code
-    assert code.wide_loads, code
+def test_for_a_gpu_they_spill_nothing_and_read_widely(tmp_path):
+    """Where limits are compared, a thread reads one number at a time: sums are its own."""
+    found = compiled(COMPILE, tmp_path)
+    for name, code in found.items():
+        assert code.spilled_bytes == 0, (name, code)
+    assert found["sum"].wide_loads and found["choose"].wide_loads

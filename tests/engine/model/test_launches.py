@@ -79,7 +79,7 @@ def launches(monkeypatch) -> Launches:
         (rounded_rows_kernel, ("rounded_rows_kernel",)),
         (scaled_product_kernel, ("scaled_product_kernel",)),
         (decoded_product_kernel, ("decoded_product_kernel", "decoded_kernel")),
-        (draw_kernel, ("draw_kernel",)),
+        (draw_kernel, ("measure_kernel", "cut_kernel", "sum_kernel", "choose_kernel")),
         (penalise_kernel, ("count_kernel", "change_kernel")),
         (chosen_tokens_kernel, ("parts_kernel", "likeliest_kernel", "put_kernel")),
     ):

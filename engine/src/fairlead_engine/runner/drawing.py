@@ -88,7 +88,9 @@ def _draw_by_kernel(logits: Tensor, params: Many[SamplingParams], uniforms: Unif
     columns[:4] = np.array([(max(p.temperature, _LEAST_TEMPERATURE), p.top_k, p.top_p, p.min_p) for p in params]).T
     columns[4] = uniforms
     temperatures, top_k, top_p, min_p, shares = to_device(columns, logits.device)
-    return draw_kernel.draw(logits, temperatures.float(), top_k.int(), top_p.float(), min_p.float(), shares).long()
+    settings = temperatures.float(), top_k.int(), top_p.float(), min_p.float()
+    truncates = any(p.top_k > 0 or p.top_p < 1.0 for p in params)
+    return draw_kernel.draw(logits, *settings, shares, truncates).long()
 
 
 def _draw_block(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
