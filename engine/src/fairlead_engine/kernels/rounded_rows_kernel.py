@@ -1,7 +1,7 @@
 """Rows scaled and rounded to 8 bits in one launch: Triton.
 
-Bytes: a row is read twice, the second time from the L1 cache, and written once in 8 bits with 4 bytes of scale: 3 x
-size in 16 bits. Operations: about eight per number, three a byte: the memory's time, or one launch's.
+Bytes: a row is read once into registers, its numbers beyond 16,384 twice, and written once in 8 bits with 4 bytes of
+scale: 3 x size in 16 bits. Operations: about eight per number, three a byte: the memory's time, or one launch's.
 """
 
 import torch
@@ -11,7 +11,11 @@ from torch import Tensor
 
 from fairlead_engine.kernels.rounded_rows import LEAST_SCALE, RowFormat
 
-_TILE = 1024
+_LARGEST_TILE = 16384
+"""Columns that a program holds in registers: 32 to a thread of 16 warps."""
+_WARP_COLUMNS = 512
+"""Two loads of 16 bytes for each thread of a warp."""
+_MOST_WARPS = 16
 _LEAST: tl.constexpr = tl.constexpr(LEAST_SCALE)
 _ROUNDING: tl.constexpr = tl.constexpr(1.5 * 2.0**23)
 """Added to a float32 below 2^22 and taken away again, it leaves the nearest whole number; a multiple of it, the nearest
@@ -40,24 +44,45 @@ def scales_of_rows(largest, LARGEST: tl.constexpr):  # type: ignore[no-untyped-d
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _numbers(row, first, ROW_SIZE, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A tile of a row in float32, 0 behind its end."""
+    column = first + tl.arange(0, TILE)
+    return tl.load(row + column, mask=column < ROW_SIZE, other=0.0).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write(  # type: ignore[no-untyped-def]
+    output, first, numbers, scale, ROW_SIZE, IS_INTEGER: tl.constexpr, TILE: tl.constexpr
+):
+    column = first + tl.arange(0, TILE)
+    rounded = nearest(numbers * (1 / scale), IS_INTEGER)
+    tl.store(output + column, rounded.to(output.dtype.element_ty), mask=column < ROW_SIZE)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def rounded_rows_kernel(  # type: ignore[no-untyped-def]
     output, scales, x, x_stride, ROW_SIZE, LARGEST: tl.constexpr, IS_INTEGER: tl.constexpr, TILE: tl.constexpr
 ):
-    """Program (row)."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, TILE)
-    highest, spoilt = tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.float32)
-    for at in range(0, ROW_SIZE, TILE):
-        wide = tl.load(x + row * x_stride + at + column, mask=at + column < ROW_SIZE, other=0.0).to(tl.float32)
-        highest = tl.maximum(highest, tl.abs(wide))
-        spoilt += wide - wide  # 0, or NaN where a number is not finite
+    """Program (row). The row's first tile, in general the whole row, stays in registers."""
+    index = tl.program_id(0).to(tl.int64)
+    row, output = x + index * x_stride, output + index * ROW_SIZE
+    held = _numbers(row, 0, ROW_SIZE, TILE)
+    highest, spoilt = tl.abs(held), held - held  # 0, or NaN where a number is not finite
+    for first in range(TILE, ROW_SIZE, TILE):
+        numbers = _numbers(row, first, ROW_SIZE, TILE)
+        highest = tl.maximum(highest, tl.abs(numbers))
+        spoilt += numbers - numbers
     scale = scales_of_rows(tl.max(highest, 0), LARGEST) + tl.sum(spoilt, 0)
-    tl.store(scales + row, scale)
-    for at in range(0, ROW_SIZE, TILE):
-        is_in = at + column < ROW_SIZE
-        wide = tl.load(x + row * x_stride + at + column, mask=is_in, other=0.0).to(tl.float32)
-        rounded = nearest(wide * (1 / scale), IS_INTEGER)
-        tl.store(output + row * ROW_SIZE + at + column, rounded.to(output.dtype.element_ty), mask=is_in)
+    tl.store(scales + index, scale)
+    _write(output, 0, held, scale, ROW_SIZE, IS_INTEGER, TILE)
+    for first in range(TILE, ROW_SIZE, TILE):
+        _write(output, first, _numbers(row, first, ROW_SIZE, TILE), scale, ROW_SIZE, IS_INTEGER, TILE)
+
+
+def _tile(num_columns: int) -> tuple[int, int]:
+    """Columns that a program holds, and its warps."""
+    tile = min(triton.next_power_of_2(num_columns), _LARGEST_TILE)
+    return tile, max(1, min(tile // _WARP_COLUMNS, _MOST_WARPS))
 
 
 def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple[Tensor, Tensor]:
@@ -66,6 +91,7 @@ def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple
     output = torch.empty((max(num_rows, least_rows), num_columns), dtype=row_format.dtype, device=x.device)
     scales = torch.empty((num_rows, 1), dtype=torch.float32, device=x.device)
     if num_rows:
+        tile, num_warps = _tile(num_columns)
         rounded_rows_kernel[(num_rows,)](
             output,
             scales,
@@ -74,6 +100,7 @@ def rounded_rows(x: Tensor, row_format: RowFormat, least_rows: int = 0) -> tuple
             num_columns,
             LARGEST=row_format.largest,
             IS_INTEGER=not row_format.dtype.is_floating_point,
-            TILE=_TILE,
+            TILE=tile,
+            num_warps=num_warps,
         )
     return output, scales
