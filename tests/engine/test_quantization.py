@@ -33,7 +33,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")
-WITH_EXPERTS = ("deepseek_v2", "deepseek_v3", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
+WITH_EXPERTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
 
 
 def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budget: int = 256, **settings) -> list:

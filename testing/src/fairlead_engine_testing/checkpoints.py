@@ -55,7 +55,7 @@ def llama_fields(**changes: Any) -> dict[str, Any]:
 
 def granite_moe_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Granite with experts, with changes."""
-    fields = granite_fields(num_local_experts=4, num_experts_per_tok=2, logits_scaling=2.0)
+    fields = granite_fields(num_local_experts=4, num_experts_per_tok=2, logits_scaling=1.0)
     return {**fields, "architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe", **changes}
 
 
@@ -145,6 +145,12 @@ def glm4_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny GLM-4, with changes; halves of its heads are turned, by adjacent pairs."""
     own = {"head_dim": 32, "attention_bias": True, "partial_rotary_factor": 0.5, "pad_token_id": 0}
     return {**_fields("Glm4ForCausalLM", "glm4"), **own, **changes}
+
+
+def glm4_moe_lite_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny GLM-4.7-Flash, with changes; its first layer has no experts."""
+    own = {"q_lora_rank": 32, "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8}
+    return {**_fields("Glm4MoeLiteForCausalLM", "glm4_moe_lite"), **_LATENT, **own, **changes}
 
 
 def granite_fields(**changes: Any) -> dict[str, Any]:
@@ -299,6 +305,7 @@ FAMILIES = {
     "gemma3": gemma3_fields,
     "glm4": glm4_fields,
     "glm4_moe": glm4_moe_fields,
+    "glm4_moe_lite": glm4_moe_lite_fields,
     "gpt_oss": gpt_oss_fields,
     "granite": granite_fields,
     "granite_hybrid": granite_hybrid_fields,

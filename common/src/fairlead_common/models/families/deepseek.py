@@ -1,7 +1,7 @@
 """DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention with one narrow head in the cache for all
 heads, and many narrow experts, chosen within groups, beside shared experts; the first layers have no experts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead_common.models.families.experts import RoutedExpertsConfig, from_zero
@@ -96,6 +96,27 @@ def parse_deepseek_v3(fields: JsonFields) -> DeepseekConfig:
     )  # fmt: skip
 
 
+def parse_glm4_moe_lite(fields: JsonFields) -> DeepseekConfig:
+    """GLM-4.7-Flash: DeepSeek-V3's layers; `mlp_layer_types` names each with or without experts."""
+    num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("mlp_layer_types")
+    if unknown := sorted({*kinds} - {"dense", "sparse"}):
+        raise refuse(f"mlp_layer_types {', '.join(unknown)}", "of a GLM dense and sparse are supported")
+    if kinds and len(kinds) != num_layers:
+        raise fields.invalid("mlp_layer_types", f"must name as many as num_hidden_layers ({num_layers})")
+    routing = {
+        "num_experts_per_token": fields.positive_int("num_experts_per_tok", 4),
+        "is_normalised": fields.boolean("norm_topk_prob", True),
+        **_groups(fields, 1, 1),
+        "routed_scale": fields.positive_number("routed_scaling_factor", 1.8),
+    }
+    config = _parse(
+        fields, routing, query_rank=768, num_experts=64, num_shared_experts=1, expert_size=1536, first_dense=1,
+        has_score_bias=True, plain_dim=192, value_dim=256, rms_norm_eps=1e-5,
+    )  # fmt: skip
+    dense = frozenset(index for index, kind in enumerate(kinds) if kind == "dense")
+    return replace(config, dense_layers=dense) if kinds else config
+
+
 def _groups(fields: JsonFields, num: int | None, num_chosen: int | None) -> dict[str, Any]:
     return {
         "num_groups": fields.positive_int("n_group", num),
@@ -113,6 +134,9 @@ def _parse(
     expert_size: int,
     first_dense: int,
     has_score_bias: bool = False,
+    plain_dim: int = 128,
+    value_dim: int = 128,
+    rms_norm_eps: float = 1e-6,
 ) -> DeepseekConfig:
     """`routing`: how the version chooses experts. The other arguments are defaults of the version."""
     turned, latent = fields.positive_int("qk_rope_head_dim", 64), fields.positive_int("kv_lora_rank", 512)
@@ -124,8 +148,8 @@ def _parse(
         raise refuse("attention_bias without q_lora_rank", "use a model whose projections add no bias")
     if fields.boolean("mlp_bias", False):
         raise refuse("mlp_bias", "use a model whose feed-forward layers add no bias")
-    shape = parse_shape(fields, head_dim=turned)
-    plain = fields.positive_int("qk_nope_head_dim", 128)
+    shape = parse_shape(fields, head_dim=turned, rms_norm_eps=rms_norm_eps)
+    plain = fields.positive_int("qk_nope_head_dim", plain_dim)
     rope = shape["rope"]
     # A head in the cache is longer than those that were trained, by whose size scores are divided.
     scale = ((latent + turned) / (plain + turned)) ** 0.5 * yarn_scale(rope.factor, rope.score_weight) ** 2
@@ -137,7 +161,7 @@ def _parse(
         query_rank=fields.positive_int("q_lora_rank", query_rank) if has_rank else None,
         plain_dim=plain,
         turned_dim=turned,
-        value_dim=fields.positive_int("v_head_dim", 128),
+        value_dim=fields.positive_int("v_head_dim", value_dim),
         qkv_bias=bias,
         output_bias=bias,
         is_interleaved=fields.boolean("rope_interleave", True),

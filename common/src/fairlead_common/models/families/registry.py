@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairlead_common.models.families import dense, experts, recurrent
-from fairlead_common.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3
+from fairlead_common.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3, parse_glm4_moe_lite
 from fairlead_common.models.families.dense import parse_qwen2_5_vl
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.llama4 import parse_llama4
@@ -40,6 +40,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Gemma3ForCausalLM": FamilyFields("gemma3_text", dense.parse_gemma3),
     "Glm4ForCausalLM": FamilyFields("glm4", dense.parse_glm4),
     "Glm4MoeForCausalLM": FamilyFields("glm4_moe", experts.parse_glm4_moe),
+    "Glm4MoeLiteForCausalLM": FamilyFields("glm4_moe_lite", parse_glm4_moe_lite),
     "GptOssForCausalLM": FamilyFields("gpt_oss", experts.parse_gpt_oss),
     "GraniteForCausalLM": FamilyFields("granite", dense.parse_granite),
     "GraniteMoeHybridForCausalLM": FamilyFields("granitemoehybrid", recurrent.parse_granite_hybrid),

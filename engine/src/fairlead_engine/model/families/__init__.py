@@ -21,6 +21,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Gemma3ForCausalLM": dense.build_gemma,
     "Glm4ForCausalLM": dense.build_glm4,
     "Glm4MoeForCausalLM": deepseek.build_glm4_moe,
+    "Glm4MoeLiteForCausalLM": deepseek.build,
     "GptOssForCausalLM": experts.build_gpt_oss,
     "GraniteForCausalLM": dense.build,
     "GraniteMoeHybridForCausalLM": recurrent.build_granite_hybrid,
