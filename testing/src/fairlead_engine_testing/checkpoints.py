@@ -136,6 +136,15 @@ def cohere2_fields(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def cohere2_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Cohere 2 with experts, with changes; its first layer has none, and its last sees all,
+    without positions."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "num_shared_experts": 2}
+    own = {"prefix_dense_intermediate_size": 96, "mlp_layer_types": ["dense", "sparse"], "rms_norm_eps": None}
+    fields = cohere2_fields(head_dim=16, **experts, **own)
+    return {**fields, "architectures": ["Cohere2MoeForCausalLM"], "model_type": "cohere2_moe", **changes}
+
+
 def ernie4_5_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny ERNIE 4.5, with changes; its heads are turned by adjacent pairs."""
     return {**_fields("Ernie4_5ForCausalLM", "ernie4_5"), "head_dim": 24, "use_bias": False, **changes}
@@ -296,6 +305,7 @@ def deepseek_v3_fields(**changes: Any) -> dict[str, Any]:
 
 FAMILIES = {
     "cohere2": cohere2_fields,
+    "cohere2_moe": cohere2_moe_fields,
     "deepseek_v2": deepseek_v2_fields,
     "deepseek_v3": deepseek_v3_fields,
     "ernie4_5": ernie4_5_fields,
@@ -388,7 +398,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if config.query_norm is QueryNorm.PROJECTIONS:
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
-        if family == "Cohere2ForCausalLM":
+        if family.startswith("Cohere2"):
             norms = norms[:1]
         if family == "Glm4ForCausalLM":
             norms += ["post_self_attn_layernorm", "post_mlp_layernorm"]

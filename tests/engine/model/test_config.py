@@ -254,6 +254,37 @@ def test_layers_without_positions_are_named_for_every_layer(tmp_path):
         load(tmp_path, smollm3_fields(no_rope_layers=[1]))
 
 
+@pytest.mark.parametrize(
+    ("fields", "changes", "named"),
+    [
+        ("llama4", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config in this family"),
+        ("llama4", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types sliding_attention"),
+        ("llama4", {"no_rope_layers": [1]}, "no_rope_layers"),
+        ("llama4", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rotary scaling yarn"),
+        ("llama4", {"attention_chunk_size": 0}, "attention_chunk_size"),
+        ("hunyuan", {"use_cla": True}, "use_cla true"),
+        ("hunyuan", {"use_qk_norm": False}, "use_qk_norm false"),
+        ("hunyuan_moe", {"moe_topk": [2, 3]}, "moe_topk"),
+        ("hunyuan_moe", {"moe_topk": 7}, "moe_topk is 7"),
+        ("hunyuan_moe", {"num_shared_expert": [2, 2]}, "num_shared_expert 2"),
+        ("hunyuan_moe", {"moe_intermediate_size": 64}, "moe_intermediate_size"),
+        ("hunyuan_moe", {"moe_layer_num_skipped": 1}, "moe_layer_num_skipped 1"),
+        ("hunyuan_moe", {"norm_topk_prob": False}, "norm_topk_prob false"),
+        ("ernie4_5_moe", {"use_bias": True}, "use_bias"),
+        ("ernie4_5_moe", {"moe_k": 9}, "moe_k is 9"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types"),
+        ("cohere2_moe", {"mlp_layer_types": ["dense", "wide"]}, "mlp_layer_types wide"),
+        ("cohere2_moe", {"expert_selection_fn": "relu"}, "expert_selection_fn relu"),
+        ("cohere2_moe", {"shared_expert_combination_strategy": "max"}, "shared_expert_combination_strategy max"),
+        ("cohere2_moe", {"sliding_window": None}, "sliding_window null"),
+    ],
+)
+def test_what_a_family_cannot_do_is_named(fields, changes, named, tmp_path):
+    with pytest.raises(ModelLoadError, match=named):
+        load(tmp_path, FAMILIES[fields](**changes))
+
+
 def test_more_experts_per_token_than_there_are_is_named(tmp_path):
     with pytest.raises(ModelLoadError, match=r"num_experts_per_tok is 5 .* num_local_experts \(4\)"):
         load(tmp_path, mixtral_fields(num_experts_per_tok=5))

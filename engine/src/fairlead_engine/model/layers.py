@@ -223,6 +223,8 @@ class SharedExpert:
     shared: FeedForward
     gate: Linear | None = None
     """[rows, hidden] → [rows, 1]; None = its weight is 1."""
+    factor: float = 1.0
+    """Of the sum."""
 
     @property
     def waits_for_device(self) -> bool:
@@ -230,7 +232,8 @@ class SharedExpert:
 
     def __call__(self, x: Tensor) -> Tensor:
         shared = self.shared(x)
-        return self.chosen(x) + (shared if self.gate is None else self.gate(x).sigmoid() * shared)
+        found = self.chosen(x) + (shared if self.gate is None else self.gate(x).sigmoid() * shared)
+        return found if self.factor == 1.0 else found * self.factor
 
 
 @dataclass(frozen=True, slots=True)

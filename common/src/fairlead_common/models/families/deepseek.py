@@ -4,7 +4,7 @@ heads, and many narrow experts, chosen within groups, beside shared experts; the
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairlead_common.models.families.experts import RoutedExpertsConfig, from_zero
+from fairlead_common.models.families.experts import RoutedExpertsConfig, from_zero, named_dense
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import parse_shape
@@ -97,12 +97,7 @@ def parse_deepseek_v3(fields: JsonFields) -> DeepseekConfig:
 
 
 def parse_glm4_moe_lite(fields: JsonFields) -> DeepseekConfig:
-    """GLM-4.7-Flash: DeepSeek-V3's layers; `mlp_layer_types` names each with or without experts."""
-    num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("mlp_layer_types")
-    if unknown := sorted({*kinds} - {"dense", "sparse"}):
-        raise refuse(f"mlp_layer_types {', '.join(unknown)}", "of a GLM dense and sparse are supported")
-    if kinds and len(kinds) != num_layers:
-        raise fields.invalid("mlp_layer_types", f"must name as many as num_hidden_layers ({num_layers})")
+    """GLM-4.7-Flash: DeepSeek-V3's layers."""
     routing = {
         "num_experts_per_token": fields.positive_int("num_experts_per_tok", 4),
         "is_normalised": fields.boolean("norm_topk_prob", True),
@@ -113,8 +108,7 @@ def parse_glm4_moe_lite(fields: JsonFields) -> DeepseekConfig:
         fields, routing, query_rank=768, num_experts=64, num_shared_experts=1, expert_size=1536, first_dense=1,
         has_score_bias=True, plain_dim=192, value_dim=256, rms_norm_eps=1e-5,
     )  # fmt: skip
-    dense = frozenset(index for index, kind in enumerate(kinds) if kind == "dense")
-    return replace(config, dense_layers=dense) if kinds else config
+    return replace(config, dense_layers=named_dense(fields, config.dense_layers))
 
 
 def _groups(fields: JsonFields, num: int | None, num_chosen: int | None) -> dict[str, Any]:

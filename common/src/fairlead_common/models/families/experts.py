@@ -292,3 +292,13 @@ def from_zero(fields: JsonFields, name: str, default: int) -> int:
     if not fields.names(name):
         return default
     return fields.whole_number(name)
+
+
+def named_dense(fields: JsonFields, default: frozenset[int]) -> frozenset[int]:
+    """Layers without experts by `mlp_layer_types`; `default` where the file has none."""
+    num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("mlp_layer_types")
+    if unknown := sorted({*kinds} - {"dense", "sparse"}):
+        raise refuse(f"mlp_layer_types {', '.join(unknown)}", "dense and sparse are supported")
+    if kinds and len(kinds) != num_layers:
+        raise fields.invalid("mlp_layer_types", f"must name as many as num_hidden_layers ({num_layers})")
+    return frozenset(index for index, kind in enumerate(kinds) if kind == "dense") if kinds else default

@@ -31,7 +31,9 @@ def parse_hunyuan_moe(fields: JsonFields) -> HunyuanExpertsConfig:
     shape = _shape(fields)
     inner, num_experts = shape["intermediate_size"], fields.same_positive("num_experts", 1)
     if fields.same_positive("moe_intermediate_size", inner) != inner:
-        raise refuse("moe_intermediate_size other than intermediate_size", "of a Hunyuan experts of its width are")
+        raise refuse(
+            "moe_intermediate_size other than intermediate_size", "of a Hunyuan experts as wide as that are supported"
+        )
     if (num_shared := fields.same_positive("num_shared_expert", 1)) != 1:
         raise refuse(f"num_shared_expert {num_shared}", "of a Hunyuan one shared expert is supported")
     if skipped := fields.whole_number("moe_layer_num_skipped"):

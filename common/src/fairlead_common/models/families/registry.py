@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairlead_common.models.families import dense, experts, recurrent
+from fairlead_common.models.families.cohere2_moe import parse_cohere2_moe
 from fairlead_common.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3, parse_glm4_moe_lite
 from fairlead_common.models.families.dense import parse_qwen2_5_vl
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
@@ -31,6 +32,7 @@ class FamilyFields(NamedTuple):
 
 ARCHITECTURES: dict[str, FamilyFields] = {
     "Cohere2ForCausalLM": FamilyFields("cohere2", dense.parse_cohere2),
+    "Cohere2MoeForCausalLM": FamilyFields("cohere2_moe", parse_cohere2_moe),
     "DeepseekV2ForCausalLM": FamilyFields("deepseek_v2", parse_deepseek_v2),
     "DeepseekV3ForCausalLM": FamilyFields("deepseek_v3", parse_deepseek_v3),
     "Ernie4_5ForCausalLM": FamilyFields("ernie4_5", dense.parse_ernie4_5),

@@ -12,6 +12,7 @@ from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Cohere2ForCausalLM": dense.build_cohere2,
+    "Cohere2MoeForCausalLM": experts.build_cohere2,
     "DeepseekV2ForCausalLM": deepseek.build,
     "DeepseekV3ForCausalLM": deepseek.build,
     "Ernie4_5ForCausalLM": dense.build,

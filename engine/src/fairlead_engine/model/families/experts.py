@@ -6,15 +6,20 @@ clamped gates, stored in one tensor; every other layer has a window, and heads h
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
+from torch import Tensor
+
+from fairlead_common.models.families.cohere2_moe import Cohere2ExpertsConfig
 from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, RoutedExpertsConfig
 from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.layers import Experts, FeedForward, SharedExpert
+from fairlead_engine.model.layers import Experts, FeedForward, ParallelLayer, SharedExpert
 from fairlead_engine.model.shard import scaled
 from fairlead_engine.model.weight_stack import ExpertProjections
-from fairlead_engine.model.weights import Weights, layer_index
+from fairlead_engine.model.weights import NormNames, Weights, layer_index
 
 
 def build_mixtral(weights: Weights, config: ExpertsConfig) -> Decoder:
@@ -33,23 +38,36 @@ def routed_experts(
     router: str = "gate",
     bias: str = "gate.e_score_correction_bias",
     shared: str = "shared_experts",
+    offsets: Tensor | None = None,
 ) -> FeedForward:
-    """The `mlp` of a layer: a single feed-forward, or experts and those for all tokens; by their names in it."""
+    """The `mlp` of a layer: a single feed-forward, or experts and those for all tokens; by their names in it.
+    `offsets`: of scores where the checkpoint has none; None = those scores are a softmax."""
     prefix, is_dense = f"{prefix}.mlp", layer_index(prefix) in config.dense_layers
     if is_dense:
         return weights.feed_forward(prefix)
     routing = ExpertRouting(
         config.num_experts_per_token, config.is_normalised, num_groups=config.num_groups,
-        num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale,
+        num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale, bias=offsets,
     )  # fmt: skip
     if config.has_score_bias:
-        offsets = weights.offsets(f"{prefix}.{bias}", config.num_experts)
-        routing = routing._replace(bias=offsets, is_softmax=config.is_softmax)
+        stored = weights.offsets(f"{prefix}.{bias}", config.num_experts)
+        routing = routing._replace(bias=stored, is_softmax=config.is_softmax)
     chosen = weights.experts(prefix, config.num_experts, routing, inner=config.expert_size, router=router)
     if not config.num_shared_experts:
         return chosen
     inner = config.num_shared_experts * config.expert_size
     return SharedExpert(chosen, weights.feed_forward(f"{prefix}.{shared}", inner=inner))
+
+
+def build_cohere2(weights: Weights, config: Cohere2ExpertsConfig) -> Decoder:
+    offsets = torch.zeros(config.num_experts, device=weights.device) if config.is_sigmoid else None
+
+    def feed_forward(prefix: str) -> FeedForward:
+        layer = routed_experts(weights, config, prefix, offsets=offsets)
+        return replace(layer, factor=0.5) if config.is_averaged and isinstance(layer, SharedExpert) else layer
+
+    norms = NormNames("input_layernorm", None, None, None)
+    return weights.decoder(attention=weights.attention, feed_forward=feed_forward, norms=norms, kind=ParallelLayer)
 
 
 def build_ernie4_5(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
