@@ -28,11 +28,11 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 83_990,
-    "lines of tests, e2e and testing": 94_170,
-    "modules of the product": 524,
+    "lines of the product": 87_430,
+    "lines of tests, e2e and testing": 95_560,
+    "modules of the product": 548,
     "% placeholder words in docstrings": 5.9,
-    "short modules with one importer": 4,
+    "short modules with one importer": 5,
     "class names defined twice": 3,
     "loose modules of the engine": 5,
     "classes of more than 30 methods": 0,
