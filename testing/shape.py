@@ -28,8 +28,8 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 87_430,
-    "lines of tests, e2e and testing": 95_560,
+    "lines of the product": 87_460,
+    "lines of tests, e2e and testing": 95_620,
     "modules of the product": 548,
     "% placeholder words in docstrings": 5.9,
     "short modules with one importer": 5,

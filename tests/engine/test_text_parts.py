@@ -32,6 +32,9 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "mistral3": ("mistral3", {"model_type": "mistral", "head_dim": 24}, {"model_type": "pixtral", "head_dim": 16}),
+    "ministral3": (
+        "mistral3", {"model_type": "ministral3", "head_dim": 24}, {"model_type": "pixtral", "head_dim": 16}
+    ),
     "llava": ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
     "internvl": ("internvl", {"model_type": "qwen2"}, {"image_size": [28, 28], "patch_size": [14, 14]}),
     "llama4": (

@@ -103,6 +103,13 @@ def mistral_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("MistralForCausalLM", "mistral"), "head_dim": 24, "sliding_window": 20, **changes}
 
 
+def ministral3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Ministral 3, with changes; its positions are stretched, and its queries grow."""
+    rope = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 32.0}
+    rope |= {"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 1e6, "llama_4_scaling_beta": 0.4}
+    return {**_fields("Ministral3ForCausalLM", "ministral3"), "head_dim": 24, "rope_parameters": rope, **changes}
+
+
 def mixtral_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Mixtral, with changes."""
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
@@ -326,6 +333,7 @@ FAMILIES = {
     "llama4": llama4_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
+    "ministral3": ministral3_fields,
     "mistral": mistral_fields,
     "minimax_m2": minimax_m2_fields,
     "mixtral": mixtral_fields,

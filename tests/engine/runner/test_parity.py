@@ -33,6 +33,7 @@ from fairlead_engine_testing.checkpoints import (
     llama4_fields,
     llama_fields,
     minimax_m2_fields,
+    ministral3_fields,
     mistral_fields,
     mixtral_fields,
     olmo2_fields,
@@ -87,6 +88,7 @@ SHAPES = {
         num_local_experts=5,
         num_experts_per_tok=3,
         intermediate_size=64,
+        logits_scaling=0.5,
     ),
     "olmoe-normalised": olmoe_fields(
         norm_topk_prob=True,
@@ -147,6 +149,9 @@ SHAPES = {
         prefix_dense_sliding_window_pattern=2,
         expert_selection_fn="sigmoid",
         prefix_dense_intermediate_size=None,
+    ),
+    "ministral3-window": ministral3_fields(
+        sliding_window=9, num_key_value_heads=1, tie_word_embeddings=True, num_hidden_layers=3
     ),
     "hunyuan-plain": hunyuan_fields(
         rope_scaling=None,

@@ -134,10 +134,12 @@ class StateShape:
 
 
 class QueryGrowth(NamedTuple):
-    """Growth of queries with their position p: 1 + weight x ln(1 + floor((p + 1) / every)) (arXiv 2501.19399)."""
+    """Growth of queries with their position p: 1 + weight x ln(1 + floor((p + first) / every)) (arXiv 2501.19399)."""
 
     every: int
     weight: float
+    first: int
+    """Of the position 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +210,7 @@ class ModelConfig(DecoderShape):
     query_scale: float = 1.0
     """Factor of queries besides the scale by the size of a head."""
     query_growth: QueryGrowth | None = None
-    """Of queries in layers without positions; None = none."""
+    """Of queries in layers without positions, or in all where each layer has some; None = none."""
     soft_cap: float = 0.0
     """Bound of attention scores, by tanh; 0 = unbounded."""
     logit_soft_cap: float = 0.0

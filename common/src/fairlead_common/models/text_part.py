@@ -32,6 +32,10 @@ _DEFAULTS: dict[str, dict[str, int]] = {
         "vocab_size": 202_048, "hidden_size": 5120, "intermediate_size": 8192, "num_hidden_layers": 48,
         "num_attention_heads": 40, "max_position_embeddings": 131_072,
     },
+    "ministral3": {
+        "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 34,
+        "num_attention_heads": 32, "max_position_embeddings": 262_144,
+    },
     "mistral": {
         "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "max_position_embeddings": 131_072,

@@ -323,7 +323,7 @@ class Attention:
         if self.query_scale != 1.0:
             query = query * self.query_scale
         if (growth := self.query_growth) is not None:
-            steps = ((step.positions + 1) // growth.every).float()
+            steps = ((step.positions + growth.first) // growth.every).float()
             query = (query * (1.0 + growth.weight * steps.log1p()).view(-1, 1, 1)).to(query.dtype)
         return step.backend.attend(query, cache, step.attention, self.scoring).flatten(1)
 

@@ -249,7 +249,7 @@ class Weights:
             query_scale=config.query_scale,
             is_local=config.is_local(layer),
             projection_norm=projection_norm,
-            query_growth=config.query_growth if layer in config.unturned else None,
+            query_growth=config.query_growth if layer in config.unturned or not config.unturned else None,
         )
 
     def _head_norm(self, attention: str, layer: int) -> HeadNorm | None:

@@ -10,6 +10,7 @@ from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import (
     ModelConfig,
+    QueryGrowth,
     QueryNorm,
     parse_shape,
     windows_alternating,
@@ -23,6 +24,10 @@ QWEN3_HEAD_DIM = 128
 """Whatever hidden size and number of heads are."""
 _MISTRAL_WINDOW = 4096
 """Of a file that does not name one; later models name null."""
+_MINISTRAL3_ROPE = {
+    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16_384, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
 _GEMMA3_BASE, _GEMMA3_LOCAL_BASE = 1_000_000.0, 10_000.0
 _OLMO3_BASE = 500_000.0
 
@@ -136,6 +141,19 @@ def attention_bias(fields: JsonFields, default: bool) -> dict[str, Any]:
 def parse_mistral(fields: JsonFields) -> ModelConfig:
     windows = partial(windows_everywhere, default=_MISTRAL_WINDOW)
     return ModelConfig(**parse_shape(fields, num_kv_heads=8, windows=windows))
+
+
+def parse_ministral3(fields: JsonFields) -> ModelConfig:
+    """Mistral whose queries grow with every so many positions as pre-training had."""
+    scaling = fields.section("rope_parameters") or fields.section("rope_scaling")
+    if scaling is None:
+        return parse_ministral3(fields.with_section("", changes={"rope_parameters": _MINISTRAL3_ROPE}))
+    shape = parse_shape(fields, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, windows=windows_everywhere)
+    growth = None
+    if scaling.has("llama_4_scaling_beta"):
+        original = scaling.positive_int("original_max_position_embeddings")
+        growth = QueryGrowth(original, scaling.positive_number("llama_4_scaling_beta"), 0)
+    return ModelConfig(**shape, query_growth=growth)
 
 
 def parse_phi3(fields: JsonFields) -> ModelConfig:

@@ -40,7 +40,7 @@ def parse_llama4(fields: JsonFields) -> Llama4Config:
         **expert_counts(fields, "num_local_experts", num_experts, 1),
         are_windows_aligned=True,
         query_norm=QueryNorm.LENGTHS if fields.boolean("use_qk_norm", True) else QueryNorm.NONE,
-        query_growth=_growth(fields),
+        query_growth=_growth(fields, unturned),
         expert_size=expert_size,
         has_score_bias=False,
         num_shared_experts=1,
@@ -58,10 +58,10 @@ def _windows(fields: JsonFields, unturned: frozenset[int]) -> tuple[int, ...]:
     return tuple(chunk if kind == _CHUNKED else 0 for kind in kinds)
 
 
-def _growth(fields: JsonFields) -> QueryGrowth | None:
-    if fields.is_false("attn_temperature_tuning"):  # older files have a number
+def _growth(fields: JsonFields, unturned: dict[str, Any]) -> QueryGrowth | None:
+    if not unturned or fields.is_false("attn_temperature_tuning"):  # older files have a number
         return None
-    return QueryGrowth(fields.positive_int("floor_scale", 8192), fields.positive_number("attn_scale", 0.1))
+    return QueryGrowth(fields.positive_int("floor_scale", 8192), fields.positive_number("attn_scale", 0.1), 1)
 
 
 def _dense_layers(fields: JsonFields) -> frozenset[int]:

@@ -52,6 +52,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "HunYuanMoEV1ForCausalLM": FamilyFields("hunyuan_v1_moe", parse_hunyuan_moe),
     "LlamaForCausalLM": FamilyFields("llama", dense.parse_llama),
     "MiniMaxM2ForCausalLM": FamilyFields("minimax_m2", experts.parse_minimax_m2),
+    "Ministral3ForCausalLM": FamilyFields("ministral3", dense.parse_ministral3),
     "MistralForCausalLM": FamilyFields("mistral", dense.parse_mistral),
     "MixtralForCausalLM": FamilyFields("mixtral", experts.parse_mixtral),
     "Olmo2ForCausalLM": FamilyFields("olmo2", dense.parse_olmo2),

@@ -32,6 +32,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Llama4ForCausalLM": llama4.build,
     "LlamaForCausalLM": dense.build,
     "MiniMaxM2ForCausalLM": experts.build_minimax_m2,
+    "Ministral3ForCausalLM": dense.build,
     "MistralForCausalLM": dense.build,
     "MixtralForCausalLM": experts.build_mixtral,
     "Olmo2ForCausalLM": dense.build_olmo,

@@ -2,7 +2,8 @@
 
 Mixtral (arXiv 2401.04088). Qwen1.5-MoE, Qwen2-MoE (arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3
 with many narrow experts, and in the older ones an expert for all tokens. gpt-oss (arXiv 2508.10925): experts with
-clamped gates, stored in one tensor; every other layer has a window, and heads have sinks.
+clamped gates, stored in one tensor; every other layer has a window, and heads have sinks. Cohere 2, ERNIE 4.5,
+Granite, Hunyuan and MiniMax-M2 differ in names, in scores and in experts for all tokens.
 """
 
 from collections.abc import Callable
