@@ -22,7 +22,7 @@ from fairlead_engine.runner.dummy_steps import (
 from fairlead_engine.runner.step_graphs import foreseen_bytes
 from fairlead_engine.types.sequences import NO_TOKEN
 from fairlead_engine_testing import FakeRunner
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_5_fields, write_random_checkpoint
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.fake_engine import fake_config
 from fairlead_engine_testing.launches import CPUGraphs
@@ -106,6 +106,15 @@ def test_the_cache_is_sized_by_what_the_largest_step_leaves(folder: Path, monkey
     rows = 3 * (64 * 4 + 16 * 8)
     assert runner.memory_for_cache(0.9, 3, 20, 64) == int(7.2 * GIB) - 4 * GIB - rows
     assert meter.notes == ["begin", "3 sequences, 20 tokens", "read"]
+
+
+def test_the_states_of_slots_are_a_part_of_the_cache(tmp_path: Path) -> None:
+    """They were there when the memory was looked at."""
+    folder = write_random_checkpoint(tmp_path, qwen3_5_fields())
+    runner = loaded_runner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner._part.meter = DeviceMeter(5 * GIB)  # type: ignore[assignment]
+    rows = 3 * (64 * 4 + 16 * 8)
+    assert runner.memory_for_cache(0.9, 3, 20, 64) == int(7.2 * GIB) - 4 * GIB - rows + 4 * runner.state_bytes
 
 
 @pytest.mark.parametrize("guesser", ["none", "draft", "medusa"])

@@ -160,6 +160,9 @@ class ModelPart:
 
     def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
         """Makes room for snapshots of a recurrent model's states; forgets all states."""
+        self._states = None  # frees the earlier ones first
+        for layer in self.config.recurrent:
+            self._caches[layer] = None
         self._states = SlotStates(self.config, num_slots, num_snapshots, self.dtype, self.device)
         for layer, cache in self._states.caches.items():
             self._caches[layer] = cache
@@ -203,6 +206,7 @@ class ModelPart:
             assert isinstance(self.model, Decoder)
             size = self.config.num_layers, self.model.config.num_parameters
             to_come += foreseen_bytes(*size, limits, memory.work_space, self._adapters is not None)
+        to_come -= (max_num_seqs + 1) * self.config.state_bytes(self.dtype.itemsize)  # there already, for the cache
         return self.shard.least(memory.left(utilization, to_come), self.device)
 
     def capture(self, most_tokens: int) -> None:
