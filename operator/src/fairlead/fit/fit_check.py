@@ -56,6 +56,8 @@ def undivided(shape: ModelConfig, ranks: int) -> str:
     heads, kv_heads = shape.num_heads, shape.num_kv_heads
     if ranks > 1 and shape.vision is not None:
         return "and a model that sees images is not divided"
+    if ranks > 1 and shape.recurrent:
+        return "and a model with recurrent layers is not divided"
     if heads % ranks:
         return f"which does not divide the model's {heads} attention heads (num_attention_heads)"
     if kv_heads % ranks and ranks % kv_heads:
