@@ -167,7 +167,7 @@ def test_a_follower_sees_one_engine_whoever_asks_it(crew: Crew) -> None:
     assert [line["seq"] for line in lines if line.get("seq")] == list(
         range(start["seq"] + 1, start["seq"] + 1 + len(stored))
     )
-    assert len(stored) >= 5
+    assert sum(len(line["stored"]) for line in stored) >= 5  # a line may tell of several steps
     gone = follower.get("/fairlead/v1/kv/events", params={"epoch": "other", "seq": 0})
     assert gone.status_code == 410
 
