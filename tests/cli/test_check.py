@@ -233,6 +233,10 @@ def test_the_catalogue_is_listed(run: Run) -> None:
     listed = {each["name"]: each for each in run("models", "catalog", "list", "-o", "json").json}
     assert listed["qwen3-8b"]["profile"] == "nvidia-a100-80g"
     assert listed["qwen3-8b"]["weightsBytes"] == pytest.approx(16.4e9, rel=0.05)
+    assert listed["qwen3-8b"]["licence"] == "Apache-2.0"
+    coders = run("models", "catalog", "list", "--purpose", "code")
+    assert {line.split()[1] for line in coders.out.splitlines()[1:]} == {"code"}
+    assert "qwen3-coder-30b-a3b-instruct" in coders.out and "qwen3-8b" not in coders.out
 
 
 def test_a_preset_is_printed_to_be_applied_and_checks(run: Run, tmp_path: Path) -> None:
@@ -243,7 +247,7 @@ def test_a_preset_is_printed_to_be_applied_and_checks(run: Run, tmp_path: Path) 
     assert manifest["spec"]["model"]["credentials"] == {"secretName": "hub"}
     (tmp_path / "preset.yaml").write_text(ended.out)
     assert run("check", "-f", str(tmp_path / "preset.yaml")).status == 0
-    assert "A token" in ended.out
+    assert "A token" in ended.out and "Licence: Llama 3.1 Community." in ended.out
     assert "A token" not in run("models", "catalog", "show", "qwen3-8b").out
 
 

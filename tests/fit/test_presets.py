@@ -10,7 +10,7 @@ from fairlead.api.quantities import parse_bytes
 from fairlead.api.schema import decode
 from fairlead.fit.fit_check import Verdict, check, read_shape
 from fairlead.fit.memory_need import EngineChoice
-from fairlead.fit.presets import chart_profiles, config_of, presets
+from fairlead.fit.presets import PURPOSES, chart_profiles, config_of, presets
 from fairlead.fit.replica_memory import replica_memory
 from fairlead.operator_settings import OperatorSettings
 from fairlead_common.models.choices import DeviceKind
@@ -20,8 +20,10 @@ CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"
 SETTINGS = OperatorSettings.from_mapping({"profiles": chart_profiles()})
 
 
-def test_there_are_at_least_forty() -> None:
-    assert len(presets()) >= 40
+def test_there_are_at_least_eighty_for_every_purpose() -> None:
+    assert len(presets()) >= 80
+    assert {preset.purpose for preset in presets().values()} == {*PURPOSES}
+    assert all(preset.licence for preset in presets().values())
 
 
 def test_the_profiles_are_the_charts() -> None:

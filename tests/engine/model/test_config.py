@@ -254,6 +254,16 @@ def test_layers_without_positions_are_named_for_every_layer(tmp_path):
         load(tmp_path, smollm3_fields(no_rope_layers=[1]))
 
 
+def test_windows_may_be_written_as_letters(tmp_path):
+    """As LGAI-EXAONE/EXAONE-4.0-32B has it."""
+    several = {"num_hidden_layers": 6, "layer_types": None}
+    windows = load(tmp_path, exaone4_fields(**several, sliding_window_pattern="LLG")).windows
+    assert windows == (20, 20, 0) * 2 == load(tmp_path, exaone4_fields(**several, sliding_window_pattern=3)).windows
+    for letters in ("", "LLL", "GLL", "LGLG", "LLX"):
+        with pytest.raises(ModelLoadError, match=r"sliding_window_pattern .* an integer, or letters L that end"):
+            load(tmp_path, exaone4_fields(**several, sliding_window_pattern=letters))
+
+
 @pytest.mark.parametrize(
     ("fields", "changes", "named"),
     [

@@ -128,6 +128,9 @@ class JsonFields:
             raise self.invalid(name, "must be a text")
         return value
 
+    def is_text(self, name: str) -> bool:
+        return isinstance(self._values.get(name), str)
+
     def texts(self, name: str) -> list[str]:
         """A list of texts; empty when absent."""
         return self._list(name, lambda item: isinstance(item, str), "texts")

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fairlead.cli.options import UsageError, tell
 from fairlead.fit.fit_check import read_shape, size
-from fairlead.fit.presets import Preset, presets
+from fairlead.fit.presets import PURPOSES, Preset, presets
 
 _PROGRAM = "fairlead-engine"
 _PACKAGE = "fairlead_engine"
@@ -88,6 +88,7 @@ def _arguments(args: argparse.Namespace) -> list[str]:
 def _add_catalogue(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_subparsers(dest="shown", metavar="list|show")
     listing = shown.add_parser("list", help="all presets")
+    listing.add_argument("--purpose", choices=PURPOSES, help="only those that were made for it")
     listing.add_argument("-o", "--output", choices=["json"], help="for other programs (default: a table)")
     show = shown.add_parser("show", help="one, as an LLMDeployment to be applied")
     show.add_argument("name", metavar="NAME")
@@ -97,10 +98,12 @@ def _add_catalogue(parser: argparse.ArgumentParser) -> None:
 def _run_catalogue(args: argparse.Namespace) -> int:
     """0, or 2 for a preset that there is not."""
     if args.shown != "show":
+        purpose = getattr(args, "purpose", None)
+        listed = [preset for preset in presets().values() if purpose in (None, preset.purpose)]
         if getattr(args, "output", None) == "json":
-            print(json.dumps([_facts(preset) for preset in presets().values()], indent=2))
+            print(json.dumps([_facts(preset) for preset in listed], indent=2))
         else:
-            _print_all()
+            _print_table(listed)
         return 0
     preset = presets().get(args.name)
     if preset is None:
@@ -112,18 +115,21 @@ def _run_catalogue(args: argparse.Namespace) -> int:
     if args.output == "json":
         print(json.dumps(manifest, indent=2))
         return 0
-    print(f"# {preset.about}.")
+    print(f"# {preset.about}. Licence: {preset.licence}.")
     if preset.gated:
         print("# A token of who accepted the terms: kubectl create secret generic hub --from-literal HF_TOKEN=hf_…")
     print(yaml.safe_dump(manifest, sort_keys=False), end="")
     return 0
 
 
-def _print_all() -> None:
-    table = Table("name", "profile", "memory", "download", "what it is", box=None, pad_edge=False)
-    for preset in presets().values():
+def _print_table(listed: list[Preset]) -> None:
+    heads = ("name", "made for", "profile", "memory", "download", "licence", "what it is")
+    table = Table(*heads, box=None, pad_edge=False)
+    for preset in listed:
         stored = size(read_shape(preset.config).stored_bytes)
-        table.add_row(preset.name, preset.profile, preset.memory, stored, preset.about)
+        table.add_row(
+            preset.name, preset.purpose, preset.profile, preset.memory, stored, preset.licence, preset.about
+        )  # fmt: skip
     Console(highlight=False, soft_wrap=True).print(table)
 
 
@@ -133,6 +139,8 @@ def _facts(preset: Preset) -> dict[str, Any]:
         "name": preset.name,
         "about": preset.about,
         "source": preset.source,
+        "purpose": preset.purpose,
+        "licence": preset.licence,
         "gated": preset.gated,
         "parameters": preset.parameters,
         "weightsBytes": read_shape(preset.config).stored_bytes,

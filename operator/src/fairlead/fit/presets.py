@@ -13,6 +13,8 @@ from fairlead.api import names
 from fairlead_common.wire.model_sources import Source, SourceError, parse_source
 
 _DEFAULT_REVISION = "main"
+PURPOSES = ("chat", "reasoning", "code", "images", "demo")
+"""What a model was made for: reasoning = it writes its thoughts before an answer, images = it reads them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +25,14 @@ class Preset:
     """Also the name of its LLMDeployment."""
     about: str
     source: str
+    purpose: str
+    """One of PURPOSES."""
+    licence: str
+    """Its SPDX identifier, or the name that the makers give it."""
     gated: bool
     """Whether the hub requires accepted terms, and so a token."""
     parameters: int
-    """As published."""
+    """As published, of what is loaded: without an image tower that the engine leaves out."""
     profile: str
     engine: Mapping[str, Any]
     """Of `spec.engine`."""

@@ -121,7 +121,17 @@ def _windows_or_none(fields: JsonFields) -> Callable[[JsonFields], tuple[int, ..
     """Every fourth layer sees all, or each does where `sliding_window` is null."""
     if fields.names("sliding_window") and not fields.has("sliding_window"):
         return windows_everywhere
-    return partial(windows_alternating, default=4096, every=fields.positive_int("sliding_window_pattern", 4))
+    return partial(windows_alternating, default=4096, every=_window_period(fields))
+
+
+def _window_period(fields: JsonFields) -> int:
+    """The number of layers from one that sees all to the next; EXAONE 4 writes a letter for each of them (LLLG)."""
+    if not fields.is_text("sliding_window_pattern"):
+        return fields.positive_int("sliding_window_pattern", 4)
+    letters = fields.text("sliding_window_pattern") or ""
+    if letters.strip("L") != "G" or not letters.endswith("G"):
+        raise fields.invalid("sliding_window_pattern", "must be an integer, or letters L that end with a G")
+    return len(letters)
 
 
 def _whole_unturned(fields: JsonFields, shape: dict[str, Any]) -> dict[str, Any]:
