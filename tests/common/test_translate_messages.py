@@ -62,7 +62,7 @@ def answered(status: int, body: Any) -> tuple[int, Any]:
 def test_only_the_dialects_own_paths_are_translated() -> None:
     assert translation_of(f"/default/fake{COUNT_TOKENS_PATH}") is not None
     assert translation_of("/tokenize") is None
-    assert translation_of("/v1/messages") is None
+    assert translation_of("/v1/message") is None
 
 
 def test_a_text_is_a_chat_that_ends_where_its_answer_begins() -> None:
@@ -96,6 +96,9 @@ def test_documents_are_read_as_text() -> None:
     assert message["content"] == [text("Log\n\n"), text("Of 1851\n\n"), text("12 knots"), text("a"), text("b")]
     [message] = chat_messages(("user", [{**plain, "citations": {"enabled": False}}]))
     assert message["content"] == [text("12 knots")]
+    found = {"type": "search_result", "source": "log.txt", "title": "Log", "content": [text("12 knots")]}
+    [message] = chat_messages(("user", [found]))
+    assert message["content"] == [text("Log\nlog.txt\n\n"), text("12 knots")]
 
 
 def test_calls_and_results_are_messages_of_their_own_in_order() -> None:
@@ -182,18 +185,18 @@ def test_what_changes_no_prompt_is_taken() -> None:
         ([{"role": "user", "content": 5}], {}, "messages.0.content", "str"),
         ([*ASK, {"role": "user", "content": [{"type": "text", "text": 5}]}], {}, "messages.1.content.0.text", "str"),
         ([{"role": "user", "content": [PDF]}], {}, "messages.0.content.0.source.type", "of type text and content"),
-        ([{"role": "user", "content": [{"type": "search_result"}]}], {}, "messages.0.content.0.type", "tool_result"),
+        ([{"role": "user", "content": [{"type": "tool_reference"}]}], {}, "messages.0.content.0.type", "tool_result"),
         ([{"role": "assistant", "content": [PDF]}], {}, "messages.0.content.0.type", "thinking"),
         ([{"role": "user", "content": [{**text("a"), "tone": 1}]}], {}, "messages.0.content.0.tone", "leave it out"),
         (ASK, {"max_tokens": 5}, "max_tokens", "leave it out"),
         (ASK, {"x" * 100_000: 5}, "x" * 200, "leave it out"),
-        (ASK, {"output_config": {"effort": "low"}}, "output_config", "leave it out"),
+        (ASK, {"output_config": {"task_budget": {}}}, "output_config.task_budget", "leave it out"),
         (ASK, {"system": [PDF]}, "system.0.type", "send another"),
         (ASK, {"tools": [{"name": "bash", "type": "bash_20250124"}]}, "tools.0.type", "type custom"),
         (ASK, {"tools": [{"name": "f"}]}, "tools.0.input_schema", "missing"),
         (ASK, {"tool_choice": {"type": "any"}}, "tool_choice", "send tools"),
         (ASK, {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name", "'f' is none"),
-        (ASK, {"thinking": {"type": "between_tools"}}, "thinking.type", "adaptive"),
+        (ASK, {"thinking": {"type": "always"}}, "thinking.type", "adaptive"),
         (ASK, {"model": 5}, "model", "str"),
     ],
 )

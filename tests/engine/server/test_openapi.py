@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fairlead_common.openai.translate.messages import CountTokensRequest
+from fairlead_common.openai.translate.messages_answers import MessagesRequest
 from fairlead_engine.api.model_endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fairlead_engine.api.schemas import (
     ChatRequest,
@@ -28,6 +29,7 @@ REQUESTS = {
     "/v1/score": ScoreRequest,
     "/v1/classify": ClassifyRequest,
     "/tokenize": TokenizeRequest,
+    "/v1/messages": MessagesRequest,
     "/v1/messages/count_tokens": CountTokensRequest,
     "/detokenize": DetokenizeRequest,
     "/v1/load_lora_adapter": LoadAdapterRequest,
@@ -110,7 +112,7 @@ async def test_every_operation_says_how_it_refuses(document: dict[str, Any]) -> 
     for place, operation in operations(document).items():
         error = schema_of(document, operation["responses"]["default"]["content"])
         of_anthropic = ["type", "error", "request_id"]
-        assert list(error["properties"]) == (of_anthropic if "/messages/" in place[1] else ["error"]), place
+        assert list(error["properties"]) == (of_anthropic if "/messages" in place[1] else ["error"]), place
     fields = document["components"]["schemas"]["ErrorObject"]["properties"]
     assert set(fields) == {"message", "type", "param", "code"}
 
@@ -133,4 +135,4 @@ async def test_what_streams_says_so(document: dict[str, Any]) -> None:
         for (_, path), operation in operations(document).items()
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
-    assert streams == {"/v1/chat/completions", "/v1/completions"}
+    assert streams == {"/v1/chat/completions", "/v1/completions", "/v1/messages"}

@@ -261,9 +261,10 @@ ACTING = [
     (endpoint, each.name)
     for endpoint, schema in ENDPOINTS.items()
     for each in declared(schema)
-    if each.parameter.by in (By.GATEWAY, By.ENGINE) and each.name not in (*OF_BEAMS, "length_penalty")
+    if each.parameter.by in (By.GATEWAY, By.ENGINE) and each.name not in (*OF_BEAMS, "length_penalty", "best_effort")
 ]
-"""Without those that tell answers of beam searches apart, which `test_beam_search.py` has on a real model."""
+"""Without those that tell answers of beam searches apart, which `test_beam_search.py` has on a real model, and that
+which only shows in what is not refused, in `test_messages.py`."""
 
 
 @pytest.mark.parametrize(("endpoint", "name"), ACTING)

@@ -442,6 +442,8 @@ class AnswerLimit(NamedTuple):
 
     field: str
     max_tokens: int | None
+    has_room: bool = True
+    """Whether the context must have room for all of it; False = its end may end the answer."""
 
     @classmethod
     def of(cls, max_tokens: int | None, max_completion_tokens: int | None = None) -> "AnswerLimit":
@@ -452,7 +454,7 @@ class AnswerLimit(NamedTuple):
 
     def check(self, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
         """Raises `AnswerTooLong` where a prompt of `num_tokens` leaves less room, as OpenAI and vLLM do."""
-        if self.max_tokens is not None and num_tokens + self.max_tokens > max_model_len:
+        if self.has_room and self.max_tokens is not None and num_tokens + self.max_tokens > max_model_len:
             raise AnswerTooLong(self.field, self.max_tokens, num_tokens, max_model_len, or_more=or_more)
 
 

@@ -103,7 +103,8 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         check_effort(request, model)
         if request.injectable:
             check_injectable(request, use, model, num_processes=self._service.num_processes)
-        if request.thinking_token_budget is not None and await self._thinking_markers(model) is None:
+        must_end = request.thinking_token_budget is not None and not request.best_effort
+        if must_end and await self._thinking_markers(model) is None:
             raise RequestError(
                 "thinking_token_budget",
                 "thinking_token_budget is not supported by this model as it is served: where its reasoning begins and "

@@ -68,7 +68,7 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
             model = self._service.model()
             with admission.stoppable():
                 await self._service.pacer.pace(len(body))
-                request = decode(body, self.schema)
+                request = decode(exchange.translated(body), self.schema)
                 num_bytes, body = len(body), b""  # an answer may take long, and a body be large
                 model.adapter(request.model)  # 404 here
                 model.check_kind(self.kind)

@@ -362,6 +362,15 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
             default="no limit",
         ),
     ] = None
+    best_effort: Annotated[
+        bool | None,
+        Parameter(
+            "Answer all the same where the context has less room than `max_tokens`, which then ends the answer, and "
+            "where reasoning cannot be bounded by `thinking_token_budget`.",
+            By.GATEWAY,
+            default="false",
+        ),
+    ] = None
     add_generation_prompt: AddGenerationPrompt = None
     continue_final_message: ContinueFinalMessage = None
     max_completion_tokens: Annotated[
@@ -416,7 +425,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
     @property
     def answer_limit(self) -> prompts.AnswerLimit:
-        return prompts.AnswerLimit.of(self.max_tokens, self.max_completion_tokens)
+        limit = prompts.AnswerLimit.of(self.max_tokens, self.max_completion_tokens)
+        return limit._replace(has_room=not self.best_effort)
 
     @property
     def rendered_factor(self) -> int:

@@ -73,7 +73,9 @@ class Exchange:
         self.held = HeldBody(bodies)
         """Memory of the request's body, released once its content is counted elsewhere."""
         self.writer: StreamWriter | None = scope.get("extensions", {}).get(STREAM_WRITER)
-        """Writes parts of a begun answer past ASGI; None = the server cannot."""
+        """Writes parts of a begun answer past ASGI; None = the server cannot, or events are translated."""
+        if self.translation is not None:
+            self.writer = None
         self._is_complete = False
 
     async def body(self) -> bytes:
@@ -120,7 +122,7 @@ class Exchange:
         """Answers with encoded JSON, translated for this client."""
         if self.translation is not None:
             status, body = self.translation.answer(status, body, self.request_id)
-            headers = {"request-id": self.request_id, **(headers or {})}  # by this name in Anthropic's API
+            headers = {**self._own_headers(), **(headers or {})}
         await self.send_body(body, "application/json", status=status, headers=headers)
 
     async def send_body(
@@ -133,16 +135,17 @@ class Exchange:
     async def send_events(self, events: AsyncIterable[Events], *, headers: Mapping[str, str] | None = None) -> None:
         """Answers with server-sent events as they come. An error in the middle becomes a last event with OpenAI's error
         object, without `[DONE]`."""
-        await self._start(200, {**_STREAM_HEADERS, **(headers or {})})
+        await self._start(200, {**_STREAM_HEADERS, **self._own_headers(), **(headers or {})})
         try:
             async for chunk in events:
+                body = self._told(chunk.body)
                 if chunk.are_last:
-                    await self._finish(chunk.body)
-                else:
-                    await self._send({"type": "http.response.body", "body": chunk.body, "more_body": True})
+                    await self._finish(body)
+                elif body:
+                    await self._send({"type": "http.response.body", "body": body, "more_body": True})
         except Exception as error:
             answer = self._refused(error)
-            await self._finish(b"data: " + answer.body() + b"\n\n")
+            await self._finish(self._told(b"data: " + answer.body() + b"\n\n"))
 
     async def send_stream(self, chunks: AsyncIterable[bytes], content_type: str) -> None:
         """Answers with chunks as they come, and closes the connection after the last one."""
@@ -207,6 +210,14 @@ class Exchange:
         if not isinstance(error, EngineError):
             log.error("request failed", extra={"request_id": self.request_id}, exc_info=error)
         return answer
+
+    def _own_headers(self) -> dict[str, str]:
+        """Of the client's dialect. The id of a request has this name in Anthropic's API."""
+        return {} if self.translation is None else {"request-id": self.request_id}
+
+    def _told(self, events: bytes) -> bytes:
+        """Events in the client's dialect."""
+        return events if self.translation is None else self.translation.events(events)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -21,6 +21,7 @@ from fairlead_common.openai.translate.messages import (
     DialectErrorReply,
     InputTokens,
 )
+from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, MessagesRequest
 from fairlead_common.wire import messages
 from fairlead_engine.api import generate_endpoints, model_endpoints, prompt_endpoints, schemas
 from fairlead_engine.api.service import Service
@@ -114,6 +115,14 @@ _RAW = (
         "/tokenize", "tokenize", "The token ids of a text or chat", schemas.TokenizeRequest, model_endpoints.TokensReply
     ),
     RawOperation(
+        MESSAGES_PATH,
+        "message",
+        "Answer a conversation in Anthropic's form",
+        MessagesRequest,
+        refusal=DialectErrorReply,
+        streams=True,
+    ),
+    RawOperation(
         COUNT_TOKENS_PATH,
         "count_tokens",
         "How many tokens a conversation in Anthropic's form has",
@@ -158,8 +167,10 @@ def build_app(service: Service) -> FastAPI:
     app = EngineApplication(service)
     model, adapters = model_endpoints.ModelEndpoints(service), model_endpoints.AdapterEndpoints(service)
     kv, probe = control_endpoints.KVEndpoints(service.stream, service.model), control_endpoints.ProbeEndpoints(service)
+    chat = generate_endpoints.ChatEndpoint(service)
     handlers: dict[str, Handler] = {
-        "chat": generate_endpoints.ChatEndpoint(service),
+        "chat": chat,
+        "message": chat,
         "complete": generate_endpoints.CompletionEndpoint(service),
         "inject": generate_endpoints.InjectionEndpoint(service),
         "embed": prompt_endpoints.EmbeddingEndpoint(service),

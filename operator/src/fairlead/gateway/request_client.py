@@ -139,12 +139,16 @@ class Client:
             return status, body
         return self.translation.answer(status, body, self.request_id)
 
+    def events(self, data: bytes) -> bytes:
+        """Whole events of a stream in the client's dialect, perhaps none."""
+        return data if self.translation is None else self.translation.events(data)
+
     async def refuse(self, error: OpenAIError) -> None:
         """The error as an answer; where the answer has begun, as the stream's last event."""
         if not self.started:
             await self.reply(error.status, error.body(), error.headers)
         elif not self.finished:
-            await self.finish(error.event())
+            await self.finish(self.events(error.event()))
 
     def close(self) -> None:
         """Whatever happened, no more is written."""

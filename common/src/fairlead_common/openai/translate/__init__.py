@@ -1,15 +1,14 @@
 """Other API dialects, translated to the OpenAI form and back. Pure; gateway and engine use the same translations.
 
 Each module is a dialect. A program asks `translation_of` for each request, hands the body to `request`, serves the
-returned path and body, and hands answers and refusals to `answer`.
+returned path and body, and hands answers and refusals to `answer`, or a stream's events to `events`.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, CountTokens
-
-TRANSLATED_PATHS = frozenset({COUNT_TOKENS_PATH})
-"""Paths of dialects that gateways and engines serve."""
+from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
 
 
 class Translation(Protocol):
@@ -24,7 +23,17 @@ class Translation(Protocol):
         """Status and body for the client, from status and body in the OpenAI form. Never raises."""
         ...
 
+    def events(self, data: bytes) -> bytes:
+        """Events for the client, from whole events in the OpenAI form; the last one of these is `[DONE]` or an error.
+        Never raises."""
+        ...
+
+
+_TRANSLATIONS: Mapping[str, Callable[[], Translation]] = {COUNT_TOKENS_PATH: CountTokens, MESSAGES_PATH: Messages}
+TRANSLATED_PATHS = frozenset(_TRANSLATIONS)
+"""Paths of dialects that gateways and engines serve."""
+
 
 def translation_of(path: str) -> Translation | None:
     """A new translation for a request to a path with this ending; None = the OpenAI form itself."""
-    return CountTokens() if path.endswith(COUNT_TOKENS_PATH) else None
+    return next((made() for ending, made in _TRANSLATIONS.items() if path.endswith(ending)), None)

@@ -6,7 +6,7 @@ signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for An
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 _ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
 _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
+_NOT_COUNTED = b'{"message": "What serves this model does not count the tokens of chats."}'
 _TOOL_ERROR = "Error: "
 """Before the content of a `tool_result` with `is_error`: a chat has no field for it."""
 
@@ -82,6 +83,15 @@ class DocumentBlock(_Cacheable, tag="document", frozen=True, kw_only=True):
     citations: dict[str, Any] | None = None
 
 
+class SearchResultBlock(_Cacheable, tag="search_result", frozen=True, kw_only=True):
+    """A passage that was found, with its place."""
+
+    source: str
+    title: str
+    content: list[TextBlock]
+    citations: dict[str, Any] | None = None
+
+
 class DirectCaller(msgspec.Struct, tag_field="type", tag="direct", forbid_unknown_fields=True, frozen=True):
     """The model itself, which is the only one that calls here."""
 
@@ -99,7 +109,7 @@ class ToolResultBlock(_Cacheable, tag="tool_result", frozen=True, kw_only=True):
     """What a call gave."""
 
     tool_use_id: str
-    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock] | None = None
     is_error: bool | None = None
 
 
@@ -119,7 +129,7 @@ class RedactedThinkingBlock(_Cacheable, tag="redacted_thinking", frozen=True, kw
 class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True, frozen=True):
     """What a user says, and what tools gave."""
 
-    content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock]
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock]
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True, frozen=True):
@@ -144,6 +154,10 @@ class CustomTool(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
     strict: bool | None = None
     cache_control: Any = None
     eager_input_streaming: bool | None = None
+    input_examples: Any = None
+    """No effect."""
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
 
 
 class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -155,11 +169,25 @@ class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
 
 
 class Thinking(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Whether the model is to reason; `adaptive` is the chat template's default."""
+    """Whether the model is to reason; `adaptive` and `between_tools` are the chat template's default."""
 
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = None
     display: Literal["summarized", "omitted"] | None = None
+
+
+class JsonOutput(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True, frozen=True):
+    """A schema that the answer's text keeps to. Changes no prompt."""
+
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How an answer is to be written. Changes no prompt."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """No effect."""
+    format: JsonOutput | None = None
 
 
 class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -173,8 +201,15 @@ class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True
     tools: Annotated[list[CustomTool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: JsonOutput | None = None
+    """The older name of `output_config.format`."""
     metadata: Any = None
     cache_control: Any = None
+    speed: Literal["standard"] | None = None
+
+
+Asked = TypeVar("Asked", bound=CountTokensRequest)
 
 
 class InputTokens(msgspec.Struct, frozen=True):
@@ -206,15 +241,48 @@ class Chat(NamedTuple):
     """Place of each message in the request of Anthropic."""
 
 
-class CountTokens:
-    """A request to `/v1/messages/count_tokens` as a request to `/tokenize`."""
+class MessagesDialect:
+    """Refusals of a request, told in Anthropic's terms."""
 
     def __init__(self) -> None:
         self._places: Sequence[str] = ()
+        """Place in Anthropic's request of each message of the chat."""
+
+    def refusal(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
+        """Status and body of a refusal. `body`: in OpenAI's shape, or any other."""
+        return status, msgspec.json.encode(DialectErrorReply(self.error(status, body), request_id))
+
+    def error(self, status: int, body: bytes) -> DialectError:
+        """The problem, with places in Anthropic's request."""
+        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+        try:
+            told = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            told = {}
+        error = told.get("error", told)
+        error = error if isinstance(error, dict) else {}
+        message, field = error.get("message"), error.get("param")
+        if not isinstance(message, str):
+            return DialectError(kind, f"What serves this model answered with HTTP {status}.")
+        if isinstance(field, str) and field not in message:
+            message = f"{field}: {message}"
+        return DialectError(kind, _CHAT_PLACE.sub(self._place, message).replace("image_url", "image"))
+
+    def events(self, data: bytes) -> bytes:
+        """Events of a stream, as they are."""
+        return data
+
+    def _place(self, found: re.Match[str]) -> str:
+        index = int(found[1])
+        return self._places[index] if index < len(self._places) else found[0]
+
+
+class CountTokens(MessagesDialect):
+    """A request to `/v1/messages/count_tokens` as a request to `/tokenize`."""
 
     def request(self, body: bytes) -> tuple[str, bytes]:
         """Path and body. Raises PromptError and OverBudget."""
-        request = _decoded(body)
+        request = decoded(body, CountTokensRequest)
         chat = chat_of(request)
         self._places = chat.places
         model = {} if request.model is None else {"model": request.model}
@@ -226,30 +294,8 @@ class CountTokens:
             try:
                 return status, msgspec.json.encode(InputTokens(_reply.decode(body).count))
             except (msgspec.DecodeError, UnicodeDecodeError):
-                status, message = 502, "What serves this model does not count the tokens of chats."
-        else:
-            message = self._message(status, body)
-        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-        return status, msgspec.json.encode(DialectErrorReply(DialectError(kind, message), request_id))
-
-    def _message(self, status: int, body: bytes) -> str:
-        """The problem, with places in Anthropic's request."""
-        try:
-            told = msgspec.json.decode(body, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            told = {}
-        error = told.get("error", told)
-        error = error if isinstance(error, dict) else {}
-        message, field = error.get("message"), error.get("param")
-        if not isinstance(message, str):
-            return f"What serves this model answered with HTTP {status}."
-        if isinstance(field, str) and field not in message:
-            message = f"{field}: {message}"
-        return _CHAT_PLACE.sub(self._place, message).replace("image_url", "image")
-
-    def _place(self, found: re.Match[str]) -> str:
-        index = int(found[1])
-        return self._places[index] if index < len(self._places) else found[0]
+                return self.refusal(502, _NOT_COUNTED, request_id)
+        return self.refusal(status, body, request_id)
 
 
 def chat_of(request: CountTokensRequest) -> Chat:
@@ -265,7 +311,7 @@ def chat_of(request: CountTokensRequest) -> Chat:
     if request.tools:
         fields["tools"] = [{"type": "function", "function": _function(tool)} for tool in request.tools]
     _check_choice(request)
-    if request.thinking is not None and request.thinking.type != "adaptive":
+    if request.thinking is not None and request.thinking.type in ("enabled", "disabled"):
         is_on = request.thinking.type == "enabled"
         fields["chat_template_kwargs"] = {"enable_thinking": is_on, "thinking": is_on}  # Qwen's name, DeepSeek's
     return Chat(fields, places)
@@ -326,7 +372,7 @@ def _content(content: str | Sequence[Any], place: str) -> str | list[dict[str, A
     return [part for index, block in enumerate(content) for part in _parts(block, f"{place}.{index}")]
 
 
-def _parts(block: TextBlock | ImageBlock | DocumentBlock, place: str) -> list[dict[str, Any]]:
+def _parts(block: TextBlock | ImageBlock | DocumentBlock | SearchResultBlock, place: str) -> list[dict[str, Any]]:
     """The parts of a chat's message for a block."""
     if isinstance(block, TextBlock):
         return [_text(block.text)]
@@ -335,6 +381,8 @@ def _parts(block: TextBlock | ImageBlock | DocumentBlock, place: str) -> list[di
     if block.citations and block.citations.get("enabled") is not False:
         field = f"{place}.citations"
         raise PromptError(field, f"{field}: citations are not supported; leave them out")
+    if isinstance(block, SearchResultBlock):
+        return [_text(f"{block.title}\n{block.source}\n\n"), *(_text(each.text) for each in block.content)]
     source = block.source
     read = _content(source.data if isinstance(source, TextSource) else source.content, f"{place}.source.content")
     head = [_text(f"{each}\n\n") for each in (block.title, block.context) if each]
@@ -370,7 +418,6 @@ class _TokensReply(msgspec.Struct, frozen=True):
     count: int
 
 
-_request: msgspec.json.Decoder[CountTokensRequest] = msgspec.json.Decoder(CountTokensRequest)
 _reply: msgspec.json.Decoder[_TokensReply] = msgspec.json.Decoder(_TokensReply)
 _CHAT_PLACE = re.compile(r"messages\[(\d+)\](?:\.\w+|\[\d+\])*")
 _PLACED = re.compile(r"(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
@@ -383,22 +430,23 @@ _ADVICE = (
     ),
     (r"tools\.\d+\.type", "send tools of type custom, with name, description and input_schema"),
     (r"tool_choice\.type", "send auto, any, tool or none"),
-    (r"thinking\.type", "send enabled, disabled or adaptive"),
+    (r"thinking\.type", "send enabled, disabled, adaptive or between_tools"),
     (
         r".*\bcontent\.\d+\.type",
-        "a user's message has blocks of type text, image, document and tool_result, an assistant's of type text, "
-        "thinking, redacted_thinking and tool_use, a tool_result of type text, image and document; system has texts",
+        "a user's message has blocks of type text, image, document, search_result and tool_result, an assistant's of "
+        "type text, thinking, redacted_thinking and tool_use, a tool_result of type text, image, document and "
+        "search_result; system has texts",
     ),
     (r".*", "send another"),
 )
 """Place → advice for an unknown value."""
 
 
-def _decoded(body: bytes) -> CountTokensRequest:
+def decoded(body: bytes, schema: type[Asked]) -> Asked:
     """Raises PromptError and OverBudget."""
     check_json(body)
     try:
-        return _request.decode(body)
+        return msgspec.json.decode(body, type=schema)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -175,7 +175,7 @@ class Proxy:
                 if events.token_seen and seen.ttft_seconds is None:
                     seen.first_token()
                     attempt.first_token()
-                if passed:
+                if passed := client.events(passed):
                     if not client.started:
                         attempt.begun()
                         await client.start(
@@ -233,9 +233,10 @@ class Proxy:
         if status >= 500 and error_code_of(body) == CODE_ENGINE_DEAD:
             error = upstream_failed(f"The engine of the replica {replica.name} has died.", status=503)
             raise ReplicaFailed(Failure.DIED, error, retryable=True)
+        usage = usage_of(body) if status < 400 else None
         status, body = client.translated(status, body)
         if status < 400:
-            seen.usage = usage_of(body)
+            seen.usage = usage
             if seen.usage is not None:
                 attempt.generated(seen.usage.completion_tokens)
             seen.first_token()

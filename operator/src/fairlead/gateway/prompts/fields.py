@@ -55,7 +55,7 @@ _DECODERS = {
 _salt: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(CacheSalt | None)
 _number: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 _LIMITS = ("max_tokens", "max_completion_tokens")
-_OTHER_NAMES = ("cache_salt", "pooling", *_LIMITS)
+_OTHER_NAMES = ("best_effort", "cache_salt", "pooling", *_LIMITS)
 TOKENS_PER_IMAGE = 1000
 """Estimate for an undecoded image: the tokens of a one-megapixel picture."""
 _OVER_ALL = (b'"mean"', b'"max"')
@@ -197,6 +197,8 @@ def _limit(path: str, given: Mapping[str, Raw], schema: type[PromptFields]) -> A
     if path in READING_PATHS:
         return NO_LIMIT
     names = _LIMITS if schema is ChatPrompt else _LIMITS[:1]
+    if bytes(given.get("best_effort", b"")) == b"true":
+        return NO_LIMIT
     try:
         limits = [_number.decode(given.get(name, b"null")) for name in names]
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -1,0 +1,310 @@
+"""Anthropic's `POST /v1/messages` → a chat, and the chat's answer → a message, whole or as events. Pure.
+
+A chat's usage counts cached tokens among those of the prompt; a message's `input_tokens` leaves them out. Tokens that a
+cache will keep are not counted (`cache_creation_input_tokens` 0), since nobody pays for them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.translate.messages import CountTokensRequest, MessagesDialect, chat_of, decoded
+
+MESSAGES_PATH = "/v1/messages"
+_CHAT_PATH = "/v1/chat/completions"
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+"""`finish_reason` → `stop_reason`; any other is `end_turn`, or `stop_sequence` where a text ended the answer."""
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class ContextEdit(msgspec.Struct, frozen=True):
+    """A rule for leaving parts of a history out; the only one without effect here is about earlier reasoning."""
+
+    type: Literal["clear_thinking_20251015"]
+
+
+class ContextManagement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Rules for a history that grows. Chat templates leave earlier reasoning out by themselves."""
+
+    edits: list[ContextEdit] | None = None
+
+
+class MessagesRequest(CountTokensRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /v1/messages`, as Anthropic's clients send it."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    context_management: ContextManagement | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    """No effect, as the next two."""
+    inference_geo: str | None = None
+    diagnostics: Any = None
+    container: None = None
+    mcp_servers: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+
+
+class Messages(MessagesDialect):
+    """A request to `/v1/messages` as a chat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream = _MessageStream()
+
+    def request(self, body: bytes) -> tuple[str, bytes]:
+        request = decoded(body, MessagesRequest)
+        chat = chat_of(request)
+        self._places, self._stream.max_tokens = chat.places, request.max_tokens
+        fields = chat.fields | _choice(request) | _thinking(request) | _format(request)
+        given = {
+            "model": request.model,
+            "max_tokens": request.max_tokens,
+            "stop": request.stop_sequences,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k,
+        }
+        fields |= {name: value for name, value in given.items() if value is not None}
+        if request.stream:
+            fields |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        return _CHAT_PATH, msgspec.json.encode(fields | {"best_effort": True})
+
+    def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
+        if status >= 400:
+            return self.refusal(status, body, request_id)
+        try:
+            return status, msgspec.json.encode(_message(_completion.decode(body), self._stream.max_tokens))
+        except _UNREADABLE:
+            return self.refusal(502, b'{"message": "What serves this model does not answer chats."}', request_id)
+
+    def events(self, data: bytes) -> bytes:
+        """Events of a message for whole events of a chat, perhaps none."""
+        told = []
+        for event in filter(None, _EVENT_END.split(data)):
+            lines = (line for line in event.splitlines() if line.startswith(b"data:"))
+            payload = b"\n".join(line[5:].strip() for line in lines)
+            if payload.startswith(b'{"error"'):
+                told.append(_event({"type": "error", "error": self.error(500, payload)}))
+            elif payload:
+                told += map(_event, self._stream.events(payload))
+        return b"".join(told)
+
+
+# -- Of a request ------------------------------------------------------------------------------------------------------
+
+
+def _choice(request: MessagesRequest) -> dict[str, Any]:
+    choice = request.tool_choice
+    if choice is None or not request.tools:
+        return {}
+    if choice.type == "tool":
+        chosen: Any = {"type": "function", "function": {"name": choice.name}}
+    else:
+        chosen = _CHOICES[choice.type]
+    alone = {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}
+    return {"tool_choice": chosen, **alone}
+
+
+def _thinking(request: MessagesRequest) -> dict[str, Any]:
+    """The bound of the reasoning. Raises PromptError for a bound without an answer behind it, as Anthropic does."""
+    budget = request.thinking.budget_tokens if request.thinking is not None else None
+    if budget is None or request.thinking is None or request.thinking.type != "enabled":
+        return {}
+    if not 0 <= budget < request.max_tokens:
+        field = "thinking.budget_tokens"
+        raise PromptError(field, f"{field}: must be from 0 to less than max_tokens ({request.max_tokens})")
+    return {"thinking_token_budget": budget}
+
+
+def _format(request: MessagesRequest) -> dict[str, Any]:
+    kept_to = (request.output_config.format if request.output_config is not None else None) or request.output_format
+    if kept_to is None:
+        return {}
+    schema = {"name": "answer", "schema": kept_to.schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+# -- Of an answer ------------------------------------------------------------------------------------------------------
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct, frozen=True):
+    function: _Function
+    id: str | None = None
+    index: int = 0
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A chat's message, or what a chunk adds to one."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """Its newer name at vLLM."""
+    tool_calls: list[_Call] | None = None
+
+    @property
+    def thought(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    message: _Said = _Said()
+    delta: _Said = _Said()
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class _Details(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _ChatUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Completion(msgspec.Struct, frozen=True):
+    choices: list[_Choice]
+    id: str = ""
+    model: str = ""
+    usage: _ChatUsage | None = None
+
+
+_completion: msgspec.json.Decoder[_Completion] = msgspec.json.Decoder(_Completion)
+_arguments: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_NOTHING = _ChatUsage()
+
+
+def _message(completion: _Completion, max_tokens: int) -> dict[str, Any]:
+    choice = completion.choices[0] if completion.choices else _Choice()
+    said = choice.message
+    content: list[dict[str, Any]] = [_thinking_block(said.thought)] if said.thought else []
+    content += [{"type": "text", "text": said.content}] if said.content else []
+    content += [use for call in said.tool_calls or () if (use := _use(call)) is not None]
+    usage = completion.usage or _NOTHING
+    return _head(completion) | {"content": content, **_ending(choice, usage, max_tokens), "usage": _usage(usage)}
+
+
+def _use(call: _Call) -> dict[str, Any] | None:
+    """A call as a block; None = it was cut before its arguments were complete."""
+    try:
+        given = _arguments.decode(call.function.arguments or "{}")
+    except _UNREADABLE:
+        return None
+    return _use_block(call) | {"input": given}
+
+
+def _use_block(call: _Call) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id or "", "name": call.function.name or "", "input": {}}
+
+
+def _thinking_block(thought: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": thought, "signature": ""}
+
+
+def _head(completion: _Completion) -> dict[str, Any]:
+    message_id = f"msg_{completion.id.removeprefix('chatcmpl-')}"
+    return {"id": message_id, "type": "message", "role": "assistant", "model": completion.model}
+
+
+def _ending(choice: _Choice, usage: _ChatUsage, max_tokens: int) -> dict[str, Any]:
+    reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
+    text = None
+    if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
+        reason, text = "stop_sequence", choice.stop_reason
+    elif reason == "max_tokens" and (usage.completion_tokens or max_tokens) < max_tokens:
+        reason = "model_context_window_exceeded"
+    return {"stop_reason": reason, "stop_sequence": text}
+
+
+def _usage(usage: _ChatUsage) -> dict[str, int]:
+    cached = (usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0) or 0
+    return {
+        "input_tokens": max(0, usage.prompt_tokens - cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens or 0,
+    }
+
+
+class _MessageStream:
+    """Chunks of a chat → events of a message: one block after the other, each begun and ended."""
+
+    def __init__(self) -> None:
+        self.max_tokens = 0
+        """Of the request."""
+        self._has_begun = False
+        self._num_blocks = 0
+        self._open: str | int | None = None
+        """Which block is open: `text`, `thinking` or the index of a call; None = none."""
+        self._last = _Choice()
+        """The choice's last chunk that ended it."""
+        self._usage = _NOTHING
+
+    def events(self, payload: bytes) -> Iterator[Mapping[str, Any]]:
+        if payload == b"[DONE]":
+            yield from self._end()
+            return
+        try:
+            chunk = _completion.decode(payload)
+        except _UNREADABLE:
+            return  # a comment of some server
+        self._usage = chunk.usage or self._usage
+        if not self._has_begun:
+            self._has_begun = True
+            message = _head(chunk) | {"content": [], "stop_reason": None, "stop_sequence": None}
+            yield {"type": "message_start", "message": message | {"usage": _usage(self._usage)}}
+        for choice in chunk.choices[:1]:
+            yield from self._said(choice.delta)
+            if choice.finish_reason is not None:
+                self._last = choice
+
+    def _said(self, said: _Said) -> Iterator[Mapping[str, Any]]:
+        if said.thought:
+            yield from self._more("thinking", _thinking_block(""), "thinking_delta", "thinking", said.thought)
+        if said.content:
+            yield from self._more("text", {"type": "text", "text": ""}, "text_delta", "text", said.content)
+        for call in said.tool_calls or ():
+            arguments = call.function.arguments or ""
+            yield from self._more(call.index, _use_block(call), "input_json_delta", "partial_json", arguments)
+
+    def _more(
+        self, block: str | int, begun: Mapping[str, Any], kind: str, field: str, text: str
+    ) -> Iterator[Mapping[str, Any]]:
+        if block != self._open:
+            yield from self._close()
+            self._open = block
+            yield {"type": "content_block_start", "index": self._num_blocks, "content_block": begun}
+        if text:
+            yield {"type": "content_block_delta", "index": self._num_blocks, "delta": {"type": kind, field: text}}
+
+    def _close(self) -> Sequence[Mapping[str, Any]]:
+        if self._open is None:
+            return ()
+        self._open, index = None, self._num_blocks
+        self._num_blocks += 1
+        return ({"type": "content_block_stop", "index": index},)
+
+    def _end(self) -> Iterator[Mapping[str, Any]]:
+        yield from self._close()
+        ending = _ending(self._last, self._usage, self.max_tokens)
+        yield {"type": "message_delta", "delta": ending, "usage": _usage(self._usage)}
+        yield {"type": "message_stop"}
+
+
+def _event(told: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (told["type"].encode(), msgspec.json.encode(told))
