@@ -142,9 +142,12 @@ async def test_the_official_client_is_served_with_a_key_and_told_without(keyed) 
         ({"x-api-key": KEY, "authorization": f"Bearer {WRONG}"}, 401),
         ({"x-api-key": WRONG, "authorization": f"Bearer {KEY}"}, 200),
         ([("x-api-key", KEY), ("x-api-key", KEY)], 401),
+        ({"api-key": KEY}, 200),
+        ({"api-key": WRONG}, 401),
+        ({"x-api-key": WRONG, "api-key": KEY}, 401),
     ],
 )
-async def test_x_api_key_is_read_where_there_is_no_authorization(keyed, headers: Any, status: int) -> None:
+async def test_other_headers_are_read_where_there_is_no_authorization(keyed, headers: Any, status: int) -> None:
     assert (await keyed.post(BODY, PATH, headers=headers))[0] == status
     async with keyed.http.get(f"{keyed.url}/v1/models", headers=headers) as response:
         assert response.status == status

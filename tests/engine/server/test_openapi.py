@@ -9,6 +9,7 @@ import pytest
 
 from fairlead_common.openai.translate.messages import CountTokensRequest
 from fairlead_common.openai.translate.messages_answers import MessagesRequest
+from fairlead_common.openai.translate.responses import ResponsesRequest
 from fairlead_engine.api.model_endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fairlead_engine.api.schemas import (
     ChatRequest,
@@ -30,6 +31,7 @@ REQUESTS = {
     "/v1/classify": ClassifyRequest,
     "/tokenize": TokenizeRequest,
     "/v1/messages": MessagesRequest,
+    "/v1/responses": ResponsesRequest,
     "/v1/messages/count_tokens": CountTokensRequest,
     "/detokenize": DetokenizeRequest,
     "/v1/load_lora_adapter": LoadAdapterRequest,
@@ -135,4 +137,4 @@ async def test_what_streams_says_so(document: dict[str, Any]) -> None:
         for (_, path), operation in operations(document).items()
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
-    assert streams == {"/v1/chat/completions", "/v1/completions", "/v1/messages"}
+    assert streams == {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}

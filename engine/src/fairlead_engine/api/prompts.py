@@ -47,6 +47,8 @@ def tokenize_fields(request: TokenizeRequest, model: ServedModel) -> PromptField
 
 def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> None:
     """Raises `RequestError` for a `reasoning_effort` unknown to the model's template."""
+    if isinstance(request, ChatRequest) and request.best_effort:
+        return
     template = model.tokenizer.chat_template
     if request.reasoning_effort is not None and template is not None and "reasoning_effort" not in template.source:
         raise RequestError(

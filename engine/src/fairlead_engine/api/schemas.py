@@ -365,8 +365,9 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     best_effort: Annotated[
         bool | None,
         Parameter(
-            "Answer all the same where the context has less room than `max_tokens`, which then ends the answer, and "
-            "where reasoning cannot be bounded by `thinking_token_budget`.",
+            "Answer all the same where the context has less room than `max_tokens`, and then ends the answer, where "
+            "reasoning cannot be bounded by `thinking_token_budget`, and where the chat template does not know of "
+            "`reasoning_effort`.",
             By.GATEWAY,
             default="false",
         ),

@@ -22,6 +22,8 @@ from fairlead_common.openai.translate.messages import (
     InputTokens,
 )
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, MessagesRequest
+from fairlead_common.openai.translate.responses import ResponsesRequest
+from fairlead_common.openai.translate.responses_answers import RESPONSES_PATH
 from fairlead_common.wire import messages
 from fairlead_engine.api import generate_endpoints, model_endpoints, prompt_endpoints, schemas
 from fairlead_engine.api.service import Service
@@ -122,6 +124,7 @@ _RAW = (
         refusal=DialectErrorReply,
         streams=True,
     ),
+    RawOperation(RESPONSES_PATH, "respond", "Answer a conversation in items", ResponsesRequest, streams=True),
     RawOperation(
         COUNT_TOKENS_PATH,
         "count_tokens",
@@ -171,6 +174,7 @@ def build_app(service: Service) -> FastAPI:
     handlers: dict[str, Handler] = {
         "chat": chat,
         "message": chat,
+        "respond": chat,
         "complete": generate_endpoints.CompletionEndpoint(service),
         "inject": generate_endpoints.InjectionEndpoint(service),
         "embed": prompt_endpoints.EmbeddingEndpoint(service),

@@ -196,10 +196,12 @@ class KeyedAccess:
         return not self._complaint
 
     def client(self, headers: Iterable[Header]) -> str | None:
-        """The client whose key is in the Authorization header, or else in `x-api-key`. Raises OpenAIError (401)."""
+        """The client whose key is in the Authorization header, or else in `x-api-key`, or else in `api-key`. Raises
+        OpenAIError (401)."""
         headers = tuple(headers)
         given = [value for name, value in headers if name == b"authorization"]
-        given = given or [b"Bearer " + value for name, value in headers if name == b"x-api-key"]
+        for other in (b"x-api-key", b"api-key"):  # as clients of Anthropic, and of OpenAI at Azure, send them
+            given = given or [b"Bearer " + value for name, value in headers if name == other]
         if not given:
             raise invalid_api_key("This gateway wants an API key: send it as `Authorization: Bearer KEY`.")
         scheme, _, key = given[0].strip().partition(b" ")

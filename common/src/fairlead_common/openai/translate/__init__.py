@@ -9,6 +9,7 @@ from typing import Protocol
 
 from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, CountTokens
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
+from fairlead_common.openai.translate.responses_answers import RESPONSES_PATH, Responses
 
 
 class Translation(Protocol):
@@ -29,7 +30,11 @@ class Translation(Protocol):
         ...
 
 
-_TRANSLATIONS: Mapping[str, Callable[[], Translation]] = {COUNT_TOKENS_PATH: CountTokens, MESSAGES_PATH: Messages}
+_TRANSLATIONS: Mapping[str, Callable[[], Translation]] = {
+    COUNT_TOKENS_PATH: CountTokens,
+    MESSAGES_PATH: Messages,
+    RESPONSES_PATH: Responses,
+}
 TRANSLATED_PATHS = frozenset(_TRANSLATIONS)
 """Paths of dialects that gateways and engines serve."""
 

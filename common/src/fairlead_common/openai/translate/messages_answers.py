@@ -4,13 +4,24 @@ A chat's usage counts cached tokens among those of the prompt; a message's `inpu
 cache will keep are not counted (`cache_creation_input_tokens` 0), since nobody pays for them.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.translate.chat_answers import (
+    DONE,
+    UNREADABLE,
+    ChatCall,
+    ChatChoice,
+    ChatCompletion,
+    ChatUsage,
+    Said,
+    completion,
+    is_error,
+    payloads,
+)
 from fairlead_common.openai.translate.messages import CountTokensRequest, MessagesDialect, chat_of, decoded
 
 MESSAGES_PATH = "/v1/messages"
@@ -18,8 +29,6 @@ _CHAT_PATH = "/v1/chat/completions"
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """`finish_reason` → `stop_reason`; any other is `end_turn`, or `stop_sequence` where a text ended the answer."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_EVENT_END = re.compile(rb"\r?\n\r?\n")
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ContextEdit(msgspec.Struct, frozen=True):
@@ -81,19 +90,17 @@ class Messages(MessagesDialect):
         if status >= 400:
             return self.refusal(status, body, request_id)
         try:
-            return status, msgspec.json.encode(_message(_completion.decode(body), self._stream.max_tokens))
-        except _UNREADABLE:
+            return status, msgspec.json.encode(_message(completion.decode(body), self._stream.max_tokens))
+        except UNREADABLE:
             return self.refusal(502, b'{"message": "What serves this model does not answer chats."}', request_id)
 
     def events(self, data: bytes) -> bytes:
         """Events of a message for whole events of a chat, perhaps none."""
         told = []
-        for event in filter(None, _EVENT_END.split(data)):
-            lines = (line for line in event.splitlines() if line.startswith(b"data:"))
-            payload = b"\n".join(line[5:].strip() for line in lines)
-            if payload.startswith(b'{"error"'):
+        for payload in payloads(data):
+            if is_error(payload):
                 told.append(_event({"type": "error", "error": self.error(500, payload)}))
-            elif payload:
+            else:
                 told += map(_event, self._stream.events(payload))
         return b"".join(told)
 
@@ -135,80 +142,30 @@ def _format(request: MessagesRequest) -> dict[str, Any]:
 # -- Of an answer ------------------------------------------------------------------------------------------------------
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(msgspec.Struct, frozen=True):
-    function: _Function
-    id: str | None = None
-    index: int = 0
-
-
-class _Said(msgspec.Struct, frozen=True):
-    """A chat's message, or what a chunk adds to one."""
-
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    """Its newer name at vLLM."""
-    tool_calls: list[_Call] | None = None
-
-    @property
-    def thought(self) -> str:
-        return self.reasoning_content or self.reasoning or ""
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Said = _Said()
-    delta: _Said = _Said()
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-
-class _Details(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _ChatUsage(msgspec.Struct, frozen=True):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Completion(msgspec.Struct, frozen=True):
-    choices: list[_Choice]
-    id: str = ""
-    model: str = ""
-    usage: _ChatUsage | None = None
-
-
-_completion: msgspec.json.Decoder[_Completion] = msgspec.json.Decoder(_Completion)
 _arguments: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
-_NOTHING = _ChatUsage()
+_NOTHING = ChatUsage()
 
 
-def _message(completion: _Completion, max_tokens: int) -> dict[str, Any]:
-    choice = completion.choices[0] if completion.choices else _Choice()
+def _message(answer: ChatCompletion, max_tokens: int) -> dict[str, Any]:
+    choice = answer.choices[0] if answer.choices else ChatChoice()
     said = choice.message
     content: list[dict[str, Any]] = [_thinking_block(said.thought)] if said.thought else []
     content += [{"type": "text", "text": said.content}] if said.content else []
     content += [use for call in said.tool_calls or () if (use := _use(call)) is not None]
-    usage = completion.usage or _NOTHING
-    return _head(completion) | {"content": content, **_ending(choice, usage, max_tokens), "usage": _usage(usage)}
+    usage = answer.usage or _NOTHING
+    return _head(answer) | {"content": content, **_ending(choice, usage, max_tokens), "usage": _usage(usage)}
 
 
-def _use(call: _Call) -> dict[str, Any] | None:
+def _use(call: ChatCall) -> dict[str, Any] | None:
     """A call as a block; None = it was cut before its arguments were complete."""
     try:
         given = _arguments.decode(call.function.arguments or "{}")
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return _use_block(call) | {"input": given}
 
 
-def _use_block(call: _Call) -> dict[str, Any]:
+def _use_block(call: ChatCall) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id or "", "name": call.function.name or "", "input": {}}
 
 
@@ -216,12 +173,12 @@ def _thinking_block(thought: str) -> dict[str, Any]:
     return {"type": "thinking", "thinking": thought, "signature": ""}
 
 
-def _head(completion: _Completion) -> dict[str, Any]:
-    message_id = f"msg_{completion.id.removeprefix('chatcmpl-')}"
-    return {"id": message_id, "type": "message", "role": "assistant", "model": completion.model}
+def _head(answer: ChatCompletion) -> dict[str, Any]:
+    message_id = f"msg_{answer.id.removeprefix('chatcmpl-')}"
+    return {"id": message_id, "type": "message", "role": "assistant", "model": answer.model}
 
 
-def _ending(choice: _Choice, usage: _ChatUsage, max_tokens: int) -> dict[str, Any]:
+def _ending(choice: ChatChoice, usage: ChatUsage, max_tokens: int) -> dict[str, Any]:
     reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
     text = None
     if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
@@ -231,8 +188,8 @@ def _ending(choice: _Choice, usage: _ChatUsage, max_tokens: int) -> dict[str, An
     return {"stop_reason": reason, "stop_sequence": text}
 
 
-def _usage(usage: _ChatUsage) -> dict[str, int]:
-    cached = (usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0) or 0
+def _usage(usage: ChatUsage) -> dict[str, int]:
+    cached = usage.num_cached
     return {
         "input_tokens": max(0, usage.prompt_tokens - cached),
         "cache_creation_input_tokens": 0,
@@ -251,17 +208,17 @@ class _MessageStream:
         self._num_blocks = 0
         self._open: str | int | None = None
         """Which block is open: `text`, `thinking` or the index of a call; None = none."""
-        self._last = _Choice()
+        self._last = ChatChoice()
         """The choice's last chunk that ended it."""
         self._usage = _NOTHING
 
     def events(self, payload: bytes) -> Iterator[Mapping[str, Any]]:
-        if payload == b"[DONE]":
+        if payload == DONE:
             yield from self._end()
             return
         try:
-            chunk = _completion.decode(payload)
-        except _UNREADABLE:
+            chunk = completion.decode(payload)
+        except UNREADABLE:
             return  # a comment of some server
         self._usage = chunk.usage or self._usage
         if not self._has_begun:
@@ -273,7 +230,7 @@ class _MessageStream:
             if choice.finish_reason is not None:
                 self._last = choice
 
-    def _said(self, said: _Said) -> Iterator[Mapping[str, Any]]:
+    def _said(self, said: Said) -> Iterator[Mapping[str, Any]]:
         if said.thought:
             yield from self._more("thinking", _thinking_block(""), "thinking_delta", "thinking", said.thought)
         if said.content:

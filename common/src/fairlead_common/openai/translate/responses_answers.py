@@ -1,0 +1,364 @@
+"""Answers of chats → OpenAI's responses, whole and as numbered events. Pure."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from fairlead_common.openai.translate.chat_answers import (
+    DONE,
+    UNREADABLE,
+    ChatCall,
+    ChatChoice,
+    ChatCompletion,
+    ChatUsage,
+    Said,
+    completion,
+    is_error,
+    payloads,
+)
+from fairlead_common.openai.translate.responses import (
+    INPUT_OF_CUSTOM,
+    ResponsesRequest,
+    chat_fields_of,
+    decoded_response,
+    place_in_request,
+)
+
+RESPONSES_PATH = "/v1/responses"
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""`finish_reason` → why a response is incomplete."""
+_ECHOED = (
+    "instructions", "max_output_tokens", "max_tool_calls", "metadata", "prompt_cache_key", "safety_identifier",
+    "temperature", "top_logprobs", "top_p", "truncation", "user",
+)  # fmt: skip
+"""Fields of a request that its response repeats."""
+
+
+class Responses:
+    """A request to `/v1/responses` as a chat."""
+
+    def __init__(self) -> None:
+        self._places: list[str] = []
+        self._stream: _ResponseStream | None = None
+        self._request = ResponsesRequest(input="")
+
+    def request(self, body: bytes) -> tuple[str, bytes]:
+        self._request = decoded_response(body)
+        fields, self._places = chat_fields_of(self._request)
+        if self._request.stream:
+            fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        self._stream = _ResponseStream(self._request)
+        return "/v1/chat/completions", msgspec.json.encode(fields)
+
+    def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
+        if status >= 400:
+            return status, self._refusal(body)
+        try:
+            answer = completion.decode(body)
+        except UNREADABLE:
+            error = {"message": "What serves this model does not answer chats.", "type": "server_error"}
+            return 502, msgspec.json.encode({"error": error | {"param": None, "code": None}})
+        return status, msgspec.json.encode(_whole(self._request, answer))
+
+    def events(self, data: bytes) -> bytes:
+        """Events of a response for whole events of a chat, perhaps none."""
+        stream = self._stream or _ResponseStream(self._request)
+        return b"".join(_encoded(event) for payload in payloads(data) for event in stream.events(payload))
+
+    def _refusal(self, body: bytes) -> bytes:
+        """The same, with places in the request; what is no JSON stays as it is."""
+        return place_in_request(body.decode(errors="surrogateescape"), self._places).encode(errors="surrogateescape")
+
+
+# -- Whole -------------------------------------------------------------------------------------------------------------
+
+
+def _whole(request: ResponsesRequest, answer: ChatCompletion) -> dict[str, Any]:
+    choice = answer.choices[0] if answer.choices else ChatChoice()
+    said, status = choice.message, _status(choice)
+    items = [_Item.of(kind, answer.id, request) for kind in _kinds(said)]
+    for item, text in zip(items, _contents(said), strict=True):
+        item.text = text
+        item.logprobs = _logprobs(choice)
+    output = [item.whole(status if item is items[-1] else "completed") for item in items]
+    return _head(request, answer) | _ending(choice) | {"output": output, "usage": _usage(answer.usage)}
+
+
+def _kinds(said: Said) -> "Iterator[str | ChatCall]":
+    if said.thought:
+        yield "reasoning"
+    if said.content:
+        yield "message"
+    yield from said.tool_calls or ()
+
+
+def _contents(said: Said) -> Iterator[str]:
+    yield from filter(None, (said.thought, said.content))
+    yield from (call.function.arguments or "" for call in said.tool_calls or ())
+
+
+def _head(request: ResponsesRequest, answer: ChatCompletion) -> dict[str, Any]:
+    given: dict[str, Any] = {name: getattr(request, name) for name in _ECHOED}
+    return given | {
+        "id": f"resp_{answer.id.removeprefix('chatcmpl-')}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": answer.model,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": (request.reasoning or {}).get("effort"), "summary": None},
+        "service_tier": "default",
+        "store": False,
+        "text": {"format": {"type": "text"}} | (request.text or {}),
+        "tool_choice": request.tool_choice or "auto",
+        "tools": request.tools or [],
+        "usage": None,
+    }
+
+
+def _status(choice: ChatChoice) -> str:
+    return "incomplete" if choice.finish_reason in _INCOMPLETE else "completed"
+
+
+def _ending(choice: ChatChoice) -> dict[str, Any]:
+    reason = _INCOMPLETE.get(choice.finish_reason or "")
+    details = None if reason is None else {"reason": reason}
+    ended = {"completed_at": int(time.time())} if reason is None else {}
+    return {"status": _status(choice), "incomplete_details": details, **ended}
+
+
+def _usage(usage: ChatUsage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    written = usage.completion_tokens or 0
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.num_cached, "cache_write_tokens": 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": usage.num_reasoning},
+        "total_tokens": usage.prompt_tokens + written,
+    }
+
+
+def _logprobs(choice: ChatChoice) -> list[Any]:
+    content = choice.logprobs.get("content") if isinstance(choice.logprobs, dict) else None
+    return content if isinstance(content, list) else []
+
+
+class _Item:
+    """One item of a response in the making: reasoning, a message, or a call. `delta_kind` and `done_kind` name the
+    events of its text."""
+
+    kind = ""
+    delta_kind = ""
+    part_kind: str | None = None
+    """`type` of its one part; None = it has no parts."""
+
+    def __init__(self, item_id: str) -> None:
+        self.id = item_id
+        self.text = ""
+        self.logprobs: list[Any] = []
+
+    @staticmethod
+    def of(kind: "str | ChatCall", response_id: str, request: ResponsesRequest) -> "_Item":
+        """`kind`: `reasoning` or `message`, or the call."""
+        suffix = response_id.removeprefix("chatcmpl-")
+        if kind == "reasoning":
+            return _Reasoning(f"rs_{suffix}")
+        if kind == "message":
+            return _Message(f"msg_{suffix}")
+        assert isinstance(kind, ChatCall)
+        made = _CustomCall if kind.function.name in request.custom_tools else _FunctionCall
+        return made(kind)
+
+    @property
+    def done_kind(self) -> str:
+        return self.delta_kind.removesuffix("delta") + "done"
+
+    def whole(self, status: str) -> dict[str, Any]:
+        return {"type": self.kind, "id": self.id, "status": status} | self.fields()
+
+    def fields(self) -> dict[str, Any]:
+        """Those of its own."""
+        raise NotImplementedError
+
+    def part(self) -> dict[str, Any]:
+        return {"type": self.part_kind, "text": self.text}
+
+    def told(self) -> str:
+        """The text that its last event repeats."""
+        return self.text
+
+    def more(self, text: str) -> str:
+        """What its next event says of more text; empty = nothing yet."""
+        self.text += text
+        return text
+
+
+class _Reasoning(_Item):
+    kind, delta_kind, part_kind = "reasoning", "response.reasoning_text.delta", "reasoning_text"
+
+    def fields(self) -> dict[str, Any]:
+        return {"summary": [], "content": [self.part()] if self.text else [], "encrypted_content": None}
+
+
+class _Message(_Item):
+    kind, delta_kind, part_kind = "message", "response.output_text.delta", "output_text"
+
+    def fields(self) -> dict[str, Any]:
+        return {"role": "assistant", "content": [self.part()] if self.text else []}
+
+    def part(self) -> dict[str, Any]:
+        return super().part() | {"annotations": [], "logprobs": self.logprobs}
+
+
+class _FunctionCall(_Item):
+    kind, delta_kind = "function_call", "response.function_call_arguments.delta"
+    field = "arguments"
+
+    def __init__(self, call: ChatCall) -> None:
+        super().__init__(f"fc_{call.id}")
+        self.call_id, self.name = call.id or "", call.function.name or ""
+
+    def fields(self) -> dict[str, Any]:
+        return {"call_id": self.call_id, "name": self.name, self.field: self.told()}
+
+
+class _CustomCall(_FunctionCall):
+    """Its text is inside of arguments, and so told when they are whole."""
+
+    kind, delta_kind, field = "custom_tool_call", "response.custom_tool_call_input.delta", "input"
+
+    def told(self) -> str:
+        try:
+            return str(msgspec.json.decode(self.text, type=dict[str, Any]).get(INPUT_OF_CUSTOM, ""))
+        except UNREADABLE:
+            return ""
+
+    def more(self, text: str) -> str:
+        super().more(text)
+        return ""
+
+
+# -- Streams -----------------------------------------------------------------------------------------------------------
+
+
+class _ResponseStream:
+    """Chunks of a chat → events of a response, numbered: one item after the other, each added and done."""
+
+    def __init__(self, request: ResponsesRequest) -> None:
+        self._request = request
+        self._head: dict[str, Any] = {}
+        """The response as it began; empty before the first chunk."""
+        self._answer = ChatCompletion(choices=[])
+        self._number = 0
+        self._output: list[dict[str, Any]] = []
+        self._open: _Item | None = None
+        self._of: str | int | None = None
+        """Which item is open: `reasoning`, `message` or the index of a call."""
+        self._last = ChatChoice()
+        self._usage: ChatUsage | None = None
+
+    def events(self, payload: bytes) -> Iterator[dict[str, Any]]:
+        """Raises nothing."""
+        for event in self._events(payload):
+            yield event | {"sequence_number": self._number}
+            self._number += 1
+
+    def _events(self, payload: bytes) -> Iterator[dict[str, Any]]:
+        if is_error(payload):
+            yield self._failed(payload)
+            return
+        if payload == DONE:
+            yield from self._end()
+            return
+        try:
+            chunk = completion.decode(payload)
+        except UNREADABLE:
+            return  # a comment of some server
+        self._usage = chunk.usage or self._usage
+        if not self._head:
+            self._answer, self._head = chunk, _head(self._request, chunk)
+            yield {"type": "response.created", "response": self._head}
+            yield {"type": "response.in_progress", "response": self._head}
+        for choice in chunk.choices[:1]:
+            yield from self._said(choice)
+            if choice.finish_reason is not None:
+                self._last = choice
+
+    def _said(self, choice: ChatChoice) -> Iterator[dict[str, Any]]:
+        said = choice.delta
+        if said.thought:
+            yield from self._more("reasoning", "reasoning", said.thought, [])
+        if said.content:
+            yield from self._more("message", "message", said.content, _logprobs(choice))
+        for call in said.tool_calls or ():
+            yield from self._more(call.index, call, call.function.arguments or "", [])
+
+    def _more(self, of: str | int, kind: "str | ChatCall", text: str, logprobs: list[Any]) -> Iterator[dict[str, Any]]:
+        if of != self._of or self._open is None:
+            yield from self._close("completed")
+            self._of, self._open = of, _Item.of(kind, f"{self._answer.id}_{len(self._output)}", self._request)
+            yield self._at("response.output_item.added", item=self._open.whole("in_progress"))
+            if self._open.part_kind is not None:
+                yield self._part("response.content_part.added")
+        self._open.logprobs += logprobs
+        if told := self._open.more(text):
+            yield self._text(self._open.delta_kind, "delta", told, logprobs)
+
+    def _close(self, status: str) -> Iterator[dict[str, Any]]:
+        item = self._open
+        if item is None:
+            return
+        if isinstance(item, _CustomCall) and item.told():
+            yield self._text(item.delta_kind, "delta", item.told(), [])
+        field = item.field if isinstance(item, _FunctionCall) else "text"
+        yield self._text(item.done_kind, field, item.told(), item.logprobs)
+        if item.part_kind is not None:
+            yield self._part("response.content_part.done")
+        whole = item.whole(status)
+        yield self._at("response.output_item.done", item=whole)
+        self._output.append(whole)
+        self._open = None
+
+    def _end(self) -> Iterator[dict[str, Any]]:
+        status = _status(self._last)
+        yield from self._close(status)
+        ended = self._head | _ending(self._last) | {"output": self._output, "usage": _usage(self._usage)}
+        yield {"type": f"response.{status}", "response": ended}
+
+    def _failed(self, payload: bytes) -> dict[str, Any]:
+        try:
+            error = msgspec.json.decode(payload, type=dict[str, dict[str, Any]])["error"]
+        except UNREADABLE:
+            error = {}
+        told = {"code": "server_error", "message": str(error.get("message") or "The answer broke off.")}
+        head = self._head or _head(self._request, self._answer)
+        return {"type": "response.failed", "response": head | {"status": "failed", "error": told}}
+
+    def _text(self, kind: str, field: str, text: str, logprobs: list[Any]) -> dict[str, Any]:
+        assert self._open is not None
+        more: dict[str, Any] = {} if self._open.part_kind is None else {"content_index": 0}
+        if isinstance(self._open, _Message):
+            more["logprobs"] = logprobs
+        if kind == "response.function_call_arguments.done" and isinstance(self._open, _FunctionCall):
+            more["name"] = self._open.name
+        return self._at(kind, item_id=self._open.id, **{field: text}, **more)
+
+    def _part(self, kind: str) -> dict[str, Any]:
+        assert self._open is not None
+        return self._at(kind, item_id=self._open.id, content_index=0, part=self._open.part())
+
+    def _at(self, kind: str, **fields: Any) -> dict[str, Any]:
+        return {"type": kind, "output_index": len(self._output), **fields}
+
+
+def _encoded(event: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))

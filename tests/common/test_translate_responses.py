@@ -1,0 +1,326 @@
+"""`POST /v1/responses`: items → a chat, and the chat's answer → items, whole and as numbered events."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import openai.types.responses
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.translate import Translation, translation_of
+
+USAGE = {"prompt_tokens": 40, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 32}}
+EVENTS: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(openai.types.responses.ResponseStreamEvent)
+PATCH = {"type": "custom", "name": "patch", "description": "Patches.", "format": {"type": "text"}}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def new() -> Translation:
+    translation = translation_of("/v1/responses")
+    assert translation is not None
+    return translation
+
+
+def chat(input: Any = "ahoy", translation: Translation | None = None, **fields: Any) -> dict[str, Any]:
+    path, sent = (translation or new()).request(json.dumps({"model": "m", "input": input, **fields}).encode())
+    assert path == "/v1/chat/completions"
+    return dict(json.loads(sent))
+
+
+def messages(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    return list(chat(list(items), **fields)["messages"])
+
+
+def refused(input: Any = "ahoy", **fields: Any) -> PromptError:
+    with pytest.raises(PromptError) as caught:
+        chat(input, **fields)
+    assert caught.value.message.startswith(caught.value.field)
+    return caught.value
+
+
+def answered(message: dict[str, Any], fields: dict[str, Any] | None = None, **choice: Any) -> Any:
+    translation = new()
+    chat("ahoy", translation, **(fields or {}))
+    body = {"id": "chatcmpl-1", "model": "m", "choices": [{"message": message, **choice}], "usage": USAGE}
+    status, told = translation.answer(200, json.dumps(body).encode(), "r")
+    assert status == 200
+    return openai.types.responses.Response.model_validate_json(told)
+
+
+def streamed(
+    deltas: Sequence[dict[str, Any]], fields: dict[str, Any] | None = None, **ending: Any
+) -> list[dict[str, Any]]:
+    translation = new()
+    chat("ahoy", translation, stream=True, **(fields or {}))
+    return list(_told(translation, [{"delta": each} for each in deltas] + [{"delta": {}, **ending}]))
+
+
+def _told(translation: Translation, choices: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    head = {"id": "chatcmpl-1", "model": "m"}
+    payloads = [json.dumps({**head, "choices": [each]}) for each in choices]
+    for payload in [*payloads, json.dumps({**head, "choices": [], "usage": USAGE}), "[DONE]"]:
+        for event in filter(None, translation.events(f"data: {payload}\n\n".encode()).split(b"\n\n")):
+            name, data = event.decode().split("\n")
+            found = json.loads(data.removeprefix("data: "))
+            assert name == f"event: {found['type']}"
+            yield found
+
+
+# -- Requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_a_chat() -> None:
+    assert chat() == {"model": "m", "messages": [{"role": "user", "content": "ahoy"}], "best_effort": True}
+    found = chat(max_output_tokens=9, temperature=0.5, top_p=0.9, stream=True)
+    assert (found["max_tokens"], found["temperature"], found["top_p"], found["stream"]) == (9, 0.5, 0.9, True)
+    assert found["stream_options"] == {"include_usage": True}
+
+
+def test_instructions_at_the_beginning_are_one_message_of_the_system() -> None:
+    """Agents send instructions and messages of the developer; chat templates know one message of the system."""
+    parts = [{"type": "input_text", "text": "Use tools."}]
+    found = messages(
+        {"role": "developer", "content": parts}, {"role": "user", "content": "a"}, instructions="Be brief."
+    )
+    texts = [{"type": "text", "text": each} for each in ("Be brief.", "\n\n", "Use tools.")]
+    assert found == [{"role": "system", "content": texts}, {"role": "user", "content": "a"}]
+    assert messages({"role": "system", "content": "a"}, {"role": "user", "content": "b"})[0]["content"] == "a"
+
+
+def test_a_history_becomes_turns() -> None:
+    assert messages(
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+        {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "d", "name": "patch", "input": 'a"b'},
+        {"type": "function_call_output", "call_id": "c", "output": "rain"},
+        {"type": "custom_tool_call_output", "call_id": "d", "output": [{"type": "input_text", "text": "done"}]},
+        {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "So."}]},
+        {"type": "function_call", "call_id": "e", "name": "f", "arguments": "{}"},
+    ) == [
+        {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "I look."}],
+            "reasoning_content": "Hm.",
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+                {"id": "d", "type": "function", "function": {"name": "patch", "arguments": '{"input":"a\\"b"}'}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "rain"},
+        {"role": "tool", "tool_call_id": "d", "content": [{"type": "text", "text": "done"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "So.",
+            "tool_calls": [{"id": "e", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
+    ]  # fmt: skip
+
+
+def test_images_are_urls() -> None:
+    part = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+    [message] = messages({"role": "user", "content": [part]})
+    assert message["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+
+
+def test_tools_are_functions_and_custom_tools_functions_of_one_text() -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    tool = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+    found = chat(tools=[tool, {**PATCH, "format": grammar}, {"type": "web_search"}], tool_choice="auto")
+    first, second = (each["function"] for each in found["tools"])
+    assert first == {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+    assert second["parameters"]["required"] == ["input"] and 'start: "a"' in second["description"]
+    named = {"type": "function", "function": {"name": "patch"}}
+    assert chat(tools=[PATCH], tool_choice={"type": "custom", "name": "patch"})["tool_choice"] == named
+    some = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
+    chosen = chat(tools=[tool], tool_choice=some)["tool_choice"]
+    assert chosen["allowed_tools"] == {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert "tools" not in chat(tools=[{"type": "web_search"}], tool_choice="auto", parallel_tool_calls=True)
+
+
+def test_formats_effort_and_log_probabilities() -> None:
+    schema = {"type": "object"}
+    form = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
+    kept_to = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
+    assert chat(text={"format": form, "verbosity": "low"})["response_format"] == kept_to
+    assert chat(reasoning={"effort": "low", "summary": "auto"})["reasoning_effort"] == "low"
+    assert chat(reasoning={"effort": "none"})["chat_template_kwargs"]["enable_thinking"] is False
+    assert chat(include=["message.output_text.logprobs"])["logprobs"] is True
+    assert chat(top_logprobs=3)["top_logprobs"] == 3
+
+
+def test_what_changes_nothing_is_taken() -> None:
+    without = {
+        "store": True, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "metadata": {"a": "b"},
+        "truncation": "auto", "service_tier": "auto", "user": "u", "previous_response_id": None, "background": False,
+    }  # fmt: skip
+    assert chat(**without) == chat()
+
+
+@pytest.mark.parametrize(
+    ("input", "fields", "field", "words"),
+    [
+        ("a", {"previous_response_id": "resp_1"}, "previous_response_id", "not kept here"),
+        ("a", {"background": True}, "background", "not kept here"),
+        ("a", {"tone": 1}, "tone", "leave it out"),
+        (5, {}, "input", "str"),
+        ([], {}, "input", "length"),
+        ([{"type": "item_reference", "id": "x"}], {}, "input[0].type", "not kept here"),
+        ([{"type": "computer_call"}], {}, "input[0].type", "is not supported"),
+        ([{"role": "tool", "content": "a"}], {}, "input[0].role", "must be user"),
+        ([{"role": "user", "content": 5}], {}, "input[0].content", "a text or a list"),
+        ([{"role": "user", "content": [{"type": "input_file"}]}], {}, "input[0].content[0].type", "is not supported"),
+        ([{"role": "user", "content": [{"type": "input_text"}]}], {}, "input[0].content[0].text", "must be a text"),
+        ([{"type": "function_call", "name": "f", "arguments": "{}"}], {}, "input[0].call_id", "must be a text"),
+        ("a", {"tools": [{"type": "code_interpreter"}]}, "tools[0].type", "nothing runs tools here"),
+        ("a", {"tools": [PATCH], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "is not supported"),
+        ("a", {"text": {"format": 5}}, "text.format", "an object"),
+    ],
+)  # fmt: skip
+def test_what_no_chat_can_say_is_refused_by_its_name(input: Any, fields: Any, field: str, words: str) -> None:
+    error = refused(input, **fields)
+    assert error.field == field and words in error.message
+
+
+KINDS = ["message", "reasoning", "function_call", "custom_tool_call", "function_call_output"]
+PARTS = st.fixed_dictionaries({"type": st.just("input_text")}, optional={"text": JSON})
+ITEMS = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(KINDS),
+            "role": st.sampled_from(["user", "assistant", "system", "developer"]),
+            "content": st.text(max_size=3) | JSON | st.lists(PARTS, max_size=2),
+            "summary": JSON, "output": JSON, "call_id": JSON, "name": JSON, "arguments": JSON, "input": JSON,
+        },
+    ),
+    min_size=1,
+    max_size=4,
+)  # fmt: skip
+
+
+@given(ITEMS | JSON, JSON, JSON, JSON)
+def test_any_json_is_translated_or_refused_with_a_sentence(input: Any, tools: Any, text: Any, choice: Any) -> None:
+    for fields in ({}, {"tools": tools}, {"text": text, "reasoning": text}, {"tools": [PATCH], "tool_choice": choice}):
+        try:
+            chat(input, **fields)
+        except PromptError as error:
+            assert error.message.startswith((error.field, "the request body")), error.message
+
+
+# -- Answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_items_in_this_order() -> None:
+    calls = [
+        {"id": "c", "function": {"name": "f", "arguments": '{"a": 1}'}},
+        {"id": "d", "function": {"name": "patch", "arguments": '{"input": "x\\ny"}'}},
+    ]
+    said = {"content": "So.", "reasoning_content": "Hm.", "tool_calls": calls}
+    response = answered(said, {"tools": [PATCH]}, finish_reason="tool_calls")
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "custom_tool_call"]
+    assert (response.status, response.output_text, response.output[3].input) == ("completed", "So.", "x\ny")
+    usage = response.usage
+    assert (usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens) == (40, 32, 7)
+    assert response.store is False and response.id == "resp_1"
+
+
+def test_an_answer_that_was_cut_says_why() -> None:
+    response = answered({"content": "So"}, finish_reason="length")
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert response.output[0].status == "incomplete"
+    last = streamed([{"content": "So"}], finish_reason="length")[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.incomplete", "incomplete")
+
+
+def test_refusals_name_the_places_of_the_request_that_was_sent() -> None:
+    translation = new()
+    chat([{"role": "user", "content": "a"}], translation, instructions="Be brief.")
+    error = {"error": {"message": "messages[1].content is wrong", "param": "messages[1]", "type": "x", "code": None}}
+    status, told = translation.answer(400, json.dumps(error).encode(), "r")
+    found = json.loads(told)["error"]
+    assert (status, found["message"], found["param"]) == (400, "input[0] is wrong", "input[0]")
+    assert translation.answer(502, b"\xffoh", "r") == (502, b"\xffoh")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"choices": 1}', b"\xff"])
+def test_what_is_no_answer_is_told_as_an_error(body: bytes) -> None:
+    status, told = new().answer(200, body, "r")
+    assert (status, json.loads(told)["error"]["type"]) == (502, "server_error")
+
+
+# -- Streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_events_come_in_the_documented_order() -> None:
+    deltas = [
+        {"role": "assistant", "content": ""}, {"reasoning_content": "Hm."}, {"content": "So"}, {"content": "."},
+        {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        {"tool_calls": [{"index": 1, "id": "d", "function": {"name": "patch", "arguments": '{"input": "x"}'}}]},
+    ]  # fmt: skip
+    told = streamed(deltas, {"tools": [PATCH]}, finish_reason="tool_calls")
+    assert [each["type"].removeprefix("response.") for each in told] == [
+        "created", "in_progress",
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done",
+        "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.delta", "output_text.done",
+        "content_part.done", "output_item.done",
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
+        "output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done",
+        "completed",
+    ]  # fmt: skip
+    assert told[-1]["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 32
+
+
+CALLS = st.builds(
+    lambda index, text: {"tool_calls": [{"index": index, "id": "c", "function": {"name": "patch", "arguments": text}}]},
+    st.integers(0, 2),
+    st.text(max_size=2),
+)
+DELTAS = st.lists(
+    st.fixed_dictionaries({}, optional={"content": st.text(max_size=2), "reasoning_content": st.text(max_size=2)})
+    | CALLS,
+    max_size=8,
+)
+
+
+@given(DELTAS, st.sampled_from(["stop", "length", "tool_calls", None]), st.booleans())
+def test_any_stream_keeps_to_the_grammar(deltas: list[dict[str, Any]], reason: str | None, is_custom: bool) -> None:
+    told = streamed(deltas, {"tools": [PATCH]} if is_custom else {}, finish_reason=reason)
+    for number, each in enumerate(told):
+        EVENTS.validate_python(each)
+        assert each["sequence_number"] == number
+    done = [each["item"] for each in told if each["type"] == "response.output_item.done"]
+    assert told[-1]["response"]["output"] == done
+    added = [each["item"]["id"] for each in told if each["type"] == "response.output_item.added"]
+    assert added == [item["id"] for item in done]
+    places = [each["output_index"] for each in told[2:-1]]
+    assert places == sorted(places)
+    text = "".join(each["delta"] for each in told if each["type"] == "response.output_text.delta")
+    assert text == "".join(each.get("content", "") for each in deltas)
+
+
+def test_a_stream_that_breaks_ends_as_failed() -> None:
+    translation = new()
+    chat("ahoy", translation, stream=True)
+    error = {"error": {"message": "It died.", "type": "x", "param": None, "code": "engine_dead"}}
+    [event] = filter(None, translation.events(f"data: {json.dumps(error)}\n\n".encode()).split(b"\n\n"))
+    told = json.loads(event.split(b"data: ")[1])
+    assert EVENTS.validate_python(told).response.error.message == "It died."
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_passed_over_or_told(data: bytes) -> None:
+    new().events(b"data: " + data + b"\n\n")
