@@ -97,6 +97,20 @@ def test_a_configuration_is_taken_from_where_it_lies(run: Run, form: str, tmp_pa
     assert str(folder) in ended.out
 
 
+def test_modelopts_own_file_counts_beside_a_configuration(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    file = written(tmp_path, served(f"file://{tmp_path}"))
+    (whole,) = run("check", "-f", file, "-o", "json").json
+    quantized = tmp_path / "hf_quant_config.json"
+    quantized.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}))
+    for given in ([], ["--config", str(tmp_path)]):
+        (found,) = run("check", "-f", file, *given, "-o", "json").json
+        assert found["weightsBytes"] < whole["weightsBytes"]
+    quantized.write_text("[")
+    ended = run("check", "-f", file)
+    assert ended.status == 2 and f"{quantized} is no JSON" in ended.err
+
+
 def test_adapters_and_a_model_that_guesses_are_counted(run: Run, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

@@ -28,6 +28,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_finegrained_fp8,
     write_gptq,
     write_mxfp4,
+    write_nvfp4,
 )
 
 NUM_NEW = 12
@@ -138,6 +139,7 @@ STORED: dict[str, Callable[[Path, Path], Path]] = {
     "compressed-tensors": lambda floats, to: write_compressed_tensors(floats, to / "stored", "int8"),
     "fp8": lambda floats, to: write_finegrained_fp8(floats, to / "stored", (32, 32)),
     "mxfp4": lambda floats, to: write_mxfp4(floats, to / "stored"),
+    "nvfp4": lambda floats, to: write_nvfp4(floats, to / "stored"),
 }
 
 

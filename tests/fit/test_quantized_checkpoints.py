@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import ModelLoadError
-from fairlead_common.models.quantized_checkpoints import StoredFormat, parse_quantization
+from fairlead_common.models.quantized_checkpoints import StoredFormat, parse_quantization, with_modelopt
 from fairlead_common.models.weight_formats import WeightLayout
 from fairlead_engine.model.quantization.stored import READERS
 
@@ -30,6 +30,8 @@ ALIKE = {"num_bits": 8, "type": "int"}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+FLOATS = group(kind="float", strategy="tensor_group", group_size=16)
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "*"]}
 W8A8 = group(8, activations=ALIKE)
 READ = {
     "awq": AWQ,
@@ -44,6 +46,12 @@ READ = {
     "fp8-whole": {"quant_method": "fp8", "modules_to_not_convert": None},
     "fbgemm": {"quant_method": "fbgemm_fp8"},
     "mxfp4": {"quant_method": "mxfp4"},
+    "nvfp4": NVFP4,
+    "nvfp4-by-groups": {"quant_method": "modelopt_fp4", "quant_algo": "NVFP4", "config_groups": {"group_0": FLOATS}},
+    "modelopt-fp8": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
+    "compressed-nvfp4": compressed(FLOATS, layout="nvfp4-pack-quantized"),
+    "compressed-nvfp4-mixed": compressed(
+        FLOATS | {"format": "nvfp4-pack-quantized"}, W8A8 | {"format": "int-quantized"}),
     "w4a16": compressed(group(strategy="group", group_size=128)),
     "w4a16-zeros": compressed(group(strategy="group", group_size=32, symmetric=False, actorder="group")),
     "w8a8": compressed(W8A8, layout="int-quantized", ignore=["lm_head", "re:.*gate"]),
@@ -72,7 +80,19 @@ REFUSED = {
     "transform": compressed(group(), transform_config={"config_groups": {"u": {"type": "hadamard"}}}),
     "w4a8": compressed(group(activations=ALIKE)),
     "w3a16": compressed(group(3)),
-    "nvfp4": compressed(group(kind="float")),
+    "float4": compressed(group(kind="float")),
+    "nvfp4-groups": NVFP4 | {"group_size": 32},
+    "nvfp4-group": NVFP4 | {"group_size": None, "config_groups": {"a": group(kind="float", group_size=32)}},
+    "nvfp4-awq": NVFP4 | {"quant_algo": "NVFP4_AWQ"},
+    "modelopt-mixed": NVFP4 | {"quant_algo": "MIXED_PRECISION"},
+    "modelopt-none": {"quant_method": "modelopt"},
+    "compressed-nvfp4-int": compressed(group(), layout="nvfp4-pack-quantized"),
+    "compressed-nvfp4-8": compressed(FLOATS | {"input_activations": ALIKE}, layout="nvfp4-pack-quantized"),
+    "compressed-nvfp4-channel": compressed(group(kind="float"), layout="nvfp4-pack-quantized"),
+    "compressed-nvfp4-32": compressed(
+        group(kind="float", strategy="tensor_group", group_size=32), layout="nvfp4-pack-quantized"
+    ),
+    "compressed-nvfp4-outputs": compressed(FLOATS | {"output_activations": ALIKE}, layout="nvfp4-pack-quantized"),
     "activations": compressed(group(8, activations={"num_bits": 4, "type": "int"}), layout="int-quantized"),
     "outputs": compressed(group() | {"output_activations": ALIKE}),
     "second-group": compressed(group(), group(3)),
@@ -124,9 +144,21 @@ def test_weights_as_mlx_stores_them_are_refused(section: Json) -> None:
         parse_quantization(JsonFields(Path("config.json"), {"quantization": section}))
 
 
+def test_modelopts_own_file_speaks_where_the_config_is_silent() -> None:
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+    fields = JsonFields(Path("config.json"), with_modelopt({"hidden_size": 64}, beside))
+    assert fields.positive_int("hidden_size") == 64
+    assert parse_quantization(fields) == parsed(NVFP4 | {"exclude_modules": ["lm_head"]})
+    assert with_modelopt({"quantization_config": AWQ}, beside) == {"quantization_config": AWQ}
+    assert with_modelopt({"a": 1}, {"quantization": {}}) == {"a": 1}
+    with pytest.raises(ModelLoadError, match=r"quantization_config is 3 but must be an object"):
+        parse_quantization(JsonFields(Path("config.json"), with_modelopt({}, {"quantization": 3})))
+
+
 VALUES = st.sampled_from([
     None, True, False, 0, 1, 3, 4, 8, 32, -1, 128, 2.0, "", "gemm", "gemv", "gptq", "marlin-24", "int", "float",
     "group", "channel", "tensor", "block", "static", "pack-quantized", "int-quantized", "float-quantized", "dense",
+    16, "NVFP4", "FP8", "tensor_group", "nvfp4-pack-quantized",
     [], [1], [128, 128], [0, 1], ["lm_head"], ["re:("], {}, {"a": {}}, {"a": {"bits": 4}}, {"format": "dense"}, ALIKE,
 ])  # fmt: skip
 

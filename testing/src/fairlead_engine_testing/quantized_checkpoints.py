@@ -64,6 +64,49 @@ def write_mxfp4(folder: Path, target: Path) -> Path:
     return _rewrite(folder, target, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, stored)
 
 
+def float4(weight: Tensor, scales: Tensor) -> Tensor:
+    """uint8 [rows, columns / 2]: the nearest 4-bit floats, scaled for each few columns, the first in the lower half."""
+    steps = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    scaled = weight.reshape(*scales.shape, -1) / scales.unsqueeze(-1)
+    codes = (scaled.abs().unsqueeze(-1) - steps).abs().argmin(-1) + 8 * (scaled < 0)
+    return (codes[..., ::2] + 16 * codes[..., 1::2]).flatten(1).to(torch.uint8)
+
+
+def write_nvfp4(folder: Path, target: Path, by: str = "modelopt", *, beside: bool = False) -> Path:
+    """As ModelOpt or compressed-tensors stores NVFP4. `beside`: the quantisation stands in ModelOpt's own file."""
+    weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+    activations = {**weights, "dynamic": "local"}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    config: dict[str, Any] = {
+        "quant_method": "compressed-tensors",
+        "format": "nvfp4-pack-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "re:.*gate$"],
+    }
+    algorithm = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16}
+    if by == "modelopt":
+        config = {"quant_method": "modelopt", **algorithm, "exclude_modules": ["lm_head", "model.layers.9*"]}
+
+    def stored(key: str, weight: Tensor) -> dict[str, Tensor]:
+        name = key.removesuffix(".weight")
+        largest = weight.float().view(len(weight), -1, 16).abs().amax(-1) / 6
+        whole = largest.amax() / 448
+        scales = (largest / whole).to(torch.float8_e4m3fn)
+        codes = float4(weight.float(), scales.float().clamp(min=2**-9) * whole)
+        if by == "modelopt":
+            found = {key: codes, f"{name}.weight_scale_2": whole}
+        else:
+            found = {f"{key}_packed": codes, f"{name}.weight_global_scale": (1 / whole).view(1)}
+        measured = "input_scale" if by == "modelopt" else "input_global_scale"
+        return found | {f"{name}.weight_scale": scales, f"{name}.{measured}": torch.tensor([3.0])}
+
+    _rewrite(folder, target, {} if beside else config, stored)
+    if beside:
+        text = json.dumps({"producer": {"name": "modelopt"}, "quantization": config})
+        (target / "hf_quant_config.json").write_text(text)
+    return target
+
+
 def write_compressed_tensors(folder: Path, target: Path, name: str) -> Path:
     """As compressed-tensors stores the format; weight-only ones are packed."""
     is_packed = name not in _LAYOUTS
@@ -72,7 +115,7 @@ def write_compressed_tensors(folder: Path, target: Path, name: str) -> Path:
     weights |= {"strategy": "group", "group_size": 32} if num_bits == 4 else {"strategy": "channel"}
     activations = {**weights, "strategy": "token", "dynamic": True}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": None if is_packed else activations}
-    config = {
+    config: dict[str, Any] = {
         "quant_method": "compressed-tensors",
         "quantization_status": "compressed",
         "format": _LAYOUTS.get(name, "pack-quantized"),

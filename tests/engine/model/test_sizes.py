@@ -34,6 +34,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_finegrained_fp8,
     write_gptq,
     write_mxfp4,
+    write_nvfp4,
 )
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
 
@@ -119,6 +120,8 @@ STORED: dict[str, tuple[str, Writer]] = {
         lambda floats, target, meant: write_compressed_tensors(floats, target, "int4-weight-only"),
     ),
     "mxfp4": ("gpt_oss", lambda floats, target, meant: write_mxfp4(floats, target)),
+    "nvfp4": ("llama", lambda floats, target, meant: write_nvfp4(floats, target)),
+    "compressed nvfp4": ("llama", lambda floats, target, meant: write_nvfp4(floats, target, "compressed-tensors")),
 }
 
 

@@ -190,6 +190,12 @@ class JsonFields:
             raise self.invalid(name, "must be an object")
         return JsonFields(self.path, value, f"{self._prefix}{name}.") if value else None
 
+    def merged(
+        self, other: "JsonFields", merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    ) -> "JsonFields":
+        """The fields that `merge` makes of these and another file's, under this file's name."""
+        return JsonFields(self.path, merge(self._values, other._values), self._prefix)
+
     def with_section(
         self, name: str, defaults: Mapping[str, Any] = {}, changes: Mapping[str, Any] = {}
     ) -> "JsonFields":

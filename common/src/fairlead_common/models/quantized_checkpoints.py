@@ -6,7 +6,7 @@ Readers of the engine (`model/quantization/`) use the parsed formats; `fairlead 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from fairlead_common.models.choices import Quantization
 from fairlead_common.models.json_fields import JsonFields
@@ -160,6 +160,52 @@ class Mxfp4Format:
     )
 
 
+_NVFP4, _NVFP4_GROUP = "nvfp4", 16
+
+
+def _nvfp4_layout(ignored: tuple[str, ...]) -> WeightLayout:
+    return WeightLayout(
+        "int8-weight-only", _NVFP4_GROUP, stored_bits=4, scale_bytes=1, is_stored=True, has_name=False, ignored=ignored
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Nvfp4Format:
+    """4-bit floats of NVIDIA's ModelOpt; the engine keeps twice their value as 8-bit integers."""
+
+    ignored: tuple[str, ...] = ()
+    """Parts of names of layers with floats."""
+    names = frozenset({_NVFP4})
+
+    @property
+    def layout(self) -> WeightLayout:
+        return _nvfp4_layout(self.ignored)
+
+
+_MODELOPT_FP8 = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN")
+
+
+def _modelopt(fields: JsonFields) -> StoredFormat:
+    """Ignores how activations and a cache were rounded: activations of 4-bit floats stay as they are."""
+    fields = fields.section("quantization") or fields
+    names = fields.texts("exclude_modules") or fields.texts("ignore")
+    ignored = tuple(plain for name in names if (plain := decoder_name(name).strip("*")))
+    algorithm = (fields.text("quant_algo") or "").upper()
+    if algorithm in _MODELOPT_FP8:
+        return Fp8Format(None, ignored)
+    if algorithm != "NVFP4":
+        raise fields.unsupported("quant_algo", f"supported are NVFP4, {' and '.join(_MODELOPT_FP8)}")
+    for section in (fields, *(each for group in fields.sections("config_groups") for each in _weights_of(group))):
+        if section.has("group_size") and section.positive_int("group_size") != _NVFP4_GROUP:
+            raise section.unsupported("group_size", f"{_NVFP4_GROUP} inputs share a scale in NVFP4")
+    return Nvfp4Format(ignored)
+
+
+def _weights_of(group: JsonFields) -> tuple[JsonFields, ...]:
+    weights = group.section("weights")
+    return () if weights is None else (weights,)
+
+
 @dataclass(frozen=True, slots=True)
 class GgufFormat:
     """Blocks of a GGUF file, each tensor in its own way."""
@@ -175,7 +221,7 @@ def _gguf(fields: JsonFields) -> GgufFormat:
     return GgufFormat()
 
 
-_PACKED = "pack-quantized"
+_PACKED, _PACKED_FLOATS = "pack-quantized", "nvfp4-pack-quantized"
 _PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
 _COMPRESSED = {
     ("int", 8, True): "int8",
@@ -231,6 +277,8 @@ class CompressedFormat:
     def layout(self) -> WeightLayout:
         """That of the first group."""
         group, plain = self.groups[0], tuple(each for each in self.ignore if not each.startswith("re:"))
+        if group.name == _NVFP4:
+            return _nvfp4_layout(plain)
         return WeightLayout(
             group.name, group.block[1], block_rows=group.block[0] or 1, stored_bits=group.num_bits,
             has_zeros=group.has_zeros, stores_zeros=group.has_zeros, is_stored=True, has_name=len(self.names) == 1,
@@ -259,6 +307,8 @@ def _compressed_group(group: JsonFields, layout: str) -> CompressedGroup:
     weights, activations = group.section("weights"), group.section("input_activations")
     if weights is None:
         raise group.invalid("weights", "must say how weights are quantised")
+    if (group.text("format") or layout) == _PACKED_FLOATS:
+        return _nvfp4_group(group, weights, activations)
     kind, num_bits = weights.text("type") or "int", weights.positive_int("num_bits", 8)
     name = _COMPRESSED.get((kind, num_bits, activations is not None))
     if name is None:
@@ -286,6 +336,19 @@ def _compressed_group(group: JsonFields, layout: str) -> CompressedGroup:
         raise weights.unsupported("symmetric", "weights with zero points must be scaled by channel or group")
     packed_bits = num_bits if is_packed else None
     return CompressedGroup(_targets(group), name, num_bits, block, packed_bits, has_zeros, has_order)
+
+
+def _nvfp4_group(group: JsonFields, weights: JsonFields, activations: JsonFields | None) -> CompressedGroup:
+    for section in (weights, *(() if activations is None else (activations,))):
+        if (section.text("type"), section.positive_int("num_bits", 8)) != ("float", 4):
+            raise section.unsupported("num_bits", f"{_PACKED_FLOATS} has floats of 4 bits")
+    if (weights.text("strategy") or "tensor_group") != "tensor_group" or not weights.boolean("symmetric", True):
+        raise weights.unsupported("strategy", f"{_PACKED_FLOATS} has tensor_group, symmetric")
+    if weights.positive_int("group_size", _NVFP4_GROUP) != _NVFP4_GROUP:
+        raise weights.unsupported("group_size", f"{_NVFP4_GROUP} inputs share a scale in NVFP4")
+    if group.section("output_activations") is not None:
+        raise group.unsupported("output_activations", "outputs stay as they are")
+    return CompressedGroup(_targets(group), _NVFP4, 4, (1, _NVFP4_GROUP), 4, has_zeros=False, has_order=False)
 
 
 def _targets(group: JsonFields) -> tuple[str, ...]:
@@ -335,9 +398,24 @@ METHODS: Mapping[str, Callable[[JsonFields], StoredFormat]] = {
     "fp8": _fp8,
     "gguf": _gguf,
     "gptq": _gptq,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
     "mxfp4": lambda _: Mxfp4Format(),
 }
 """As `quant_method` spells them."""
+
+
+MODELOPT_FILE = "hf_quant_config.json"
+"""ModelOpt's own file, beside a `config.json` that some versions leave as it was."""
+
+
+def with_modelopt(config: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `config.json`, with the quantisation that `MODELOPT_FILE` states where they state none."""
+    named = beside.get("quantization")
+    if any(config.get(section) for section in QUANTIZATION_SECTIONS) or not named:
+        return dict(config)
+    section = {"quant_method": "modelopt", **named} if isinstance(named, Mapping) else named
+    return {**config, QUANTIZATION_SECTIONS[0]: section}
 
 
 def parse_quantization(fields: JsonFields) -> StoredFormat | None:

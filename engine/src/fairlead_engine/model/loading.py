@@ -17,7 +17,7 @@ from fairlead_common.models.gguf_file import GgufFile
 from fairlead_common.models.image_settings import ImageSettings, VisionConfig, read_image_settings
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig
-from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
+from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX, MODELOPT_FILE, with_modelopt
 from fairlead_common.models.text_part import decoder_fields
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
@@ -146,7 +146,8 @@ def read_fields(model: Path) -> JsonFields:
 def _stored_fields(model: Path) -> JsonFields:
     if model.suffix == GGUF_SUFFIX:
         return JsonFields(model, config_fields(GgufFile(model)))
-    return JsonFields.read(model / "config.json")
+    fields, beside = JsonFields.read(model / "config.json"), model / MODELOPT_FILE
+    return fields.merged(JsonFields.read(beside), with_modelopt) if beside.exists() else fields
 
 
 def checkpoint_class(model: Path) -> type[Checkpoint]:

@@ -28,6 +28,7 @@ from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings, SettingsError
 from fairlead_common.models.load_errors import ModelLoadError
 from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.quantized_checkpoints import MODELOPT_FILE, with_modelopt
 from fairlead_common.wire.model_sources import Source, SourceError, folder_name, parse_source
 
 _STDIN = "-"
@@ -130,7 +131,7 @@ def find_config(source: str) -> tuple[object, str]:
     folders.append(Path(root) / folder_name(source))
     for folder in folders:
         if (folder / _CONFIG).is_file():
-            return _parsed((folder / _CONFIG).read_bytes(), str(folder / _CONFIG)), str(folder)
+            return _of_folder(folder), str(folder)
     hint = "give its config.json: --config FILE, --config FOLDER"
     if source.startswith("hf://"):
         hint += f", or let the hub be asked: --config {source}"
@@ -143,11 +144,21 @@ def read_config(given: str) -> tuple[object, str]:
     if given.startswith("hf://"):
         return _of_hub(given)
     path = Path(given.removeprefix("file://"))
-    path = path / _CONFIG if path.is_dir() else path
     try:
+        if path.is_dir():
+            return _of_folder(path), str(path / _CONFIG)
         return _parsed(path.read_bytes(), str(path)), str(path)
     except OSError as error:
         raise UsageError(f"--config {given}: {error.strerror or error}", "give config.json, or its folder") from error
+
+
+def _of_folder(folder: Path) -> object:
+    """The parsed `config.json`, with the quantisation that a file beside it may state. Raises OSError, UsageError."""
+    config = _parsed((folder / _CONFIG).read_bytes(), str(folder / _CONFIG))
+    if not (path := folder / MODELOPT_FILE).is_file() or not isinstance(config, Mapping):
+        return config
+    beside = _parsed(path.read_bytes(), str(path))
+    return with_modelopt(config, beside) if isinstance(beside, Mapping) else config
 
 
 def _of_hub(source: str) -> tuple[object, str]:

@@ -11,8 +11,8 @@
 - `quant_method: fp8`: 8-bit floats with a float scale. DeepSeek-V3 and Qwen3-FP8 (arXiv 2412.19437) have
   `weight_scale_inv`, for each block of 128 x 128 or for a whole weight; AutoFP8's and vLLM's checkpoints, and
   `fbgemm_fp8`, have `weight_scale` for a whole weight or for each output.
-- OpenAI's `quant_method: mxfp4`, the layout of gpt-oss: 4-bit floats (e2m1), and a power of two for each 32 of them
-  (OCP Microscaling Formats). Their halves are whole numbers: 8-bit integers with scales hold them exactly.
+- NVIDIA's ModelOpt: 8-bit floats with `weight_scale` for a whole weight, as above, and NVFP4.
+- 4-bit floats, with a scale for each 16 or 32 inputs: `float4`.
 """
 
 import logging
@@ -31,11 +31,13 @@ from fairlead_common.models.quantized_checkpoints import (
     GgufFormat,
     GptqFormat,
     Mxfp4Format,
+    Nvfp4Format,
     StoredFormat,
 )
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf_checkpoint import GgufWeights
+from fairlead_engine.model.quantization.float4 import COMPRESSED_NVFP4, MODELOPT_NVFP4, Mxfp4
 from fairlead_engine.model.quantization.fp8 import Fp8
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8 import Int8, Int8WeightOnly
@@ -162,11 +164,13 @@ class CompressedTensors:
 
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         group = self.stored.group_of(name)
-        return None if group is None else FORMATS[group.name]
+        return None if group is None else FORMATS.get(group.name, Int8WeightOnly())
 
     def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
         group = self.stored.group_of(name)
         assert group is not None
+        if group.name not in FORMATS:
+            return COMPRESSED_NVFP4.read(checkpoint, name, shape, rows)
         out_features, in_features = shape
         block = (group.block[0] or out_features, group.block[1] or in_features)
         scales = read_scales(checkpoint, f"{name}.weight_scale", shape, block, rows)
@@ -225,31 +229,6 @@ class FinegrainedFp8:
         )
 
 
-_MXFP4_GROUP = 32
-_MXFP4_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the value of the lower three of four bits; the highest is the sign."""
-_MXFP4_BIAS = 127
-
-
-@dataclass(frozen=True, slots=True)
-class Mxfp4:
-    """Layers with `blocks`, two numbers to a byte, and `scales`."""
-
-    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
-        return Int8WeightOnly() if checkpoint.has(f"{name}.blocks") else None
-
-    def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
-        groups = (shape[0], shape[1] // _MXFP4_GROUP)
-        blocks = checkpoint.stored(f"{name}.blocks", (*groups, _MXFP4_GROUP // 2), dtypes=(torch.uint8,), rows=rows)
-        exponents = checkpoint.stored(f"{name}.scales", groups, dtypes=(torch.uint8,), rows=rows)
-        each = torch.tensor(
-            [*_MXFP4_DOUBLED, *(-number for number in _MXFP4_DOUBLED)], dtype=torch.int8, device=blocks.device
-        )
-        values = each[torch.stack((blocks & 15, blocks >> 4), dim=-1).int()].flatten(1)
-        halves = torch.full(exponents.shape, 0.5, device=blocks.device)
-        return QuantizedWeight(values, torch.ldexp(halves, exponents.int() - _MXFP4_BIAS), _MXFP4_GROUP)
-
-
 logger = logging.getLogger(__name__)
 
 READERS: dict[type, Callable[[Any], WeightSource]] = {
@@ -259,7 +238,12 @@ READERS: dict[type, Callable[[Any], WeightSource]] = {
     GgufFormat: lambda _: GgufWeights(),
     GptqFormat: Gptq,
     Mxfp4Format: lambda _: Mxfp4(),
+    Nvfp4Format: lambda _: MODELOPT_NVFP4,
 }
+
+
+_DOUBLED = frozenset({"mxfp4", "nvfp4"})
+"""Formats of 4 bits that memory holds in 8."""
 
 
 def choose_source(setting: str | None, stored: StoredFormat | None) -> WeightSource:
@@ -274,6 +258,7 @@ def choose_source(setting: str | None, stored: StoredFormat | None) -> WeightSou
             "config.json",
             "leave it out to serve them as they are stored, or use the unquantised checkpoint",
         )
-    if isinstance(stored, Mxfp4Format):
-        logger.info("MXFP4 weights become 8-bit integers while they are loaded, without loss, in twice their memory")
+    for name in sorted(stored.names & _DOUBLED):
+        told = "%s weights become 8-bit integers while they are loaded, without loss, in twice their memory"
+        logger.info(told, name.upper())
     return READERS[type(stored)](stored)
