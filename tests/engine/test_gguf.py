@@ -147,6 +147,32 @@ def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path:
     assert begins == (metadata["model"] == "llama")
 
 
+CUTS = {
+    "gpt-2": ["Hello", "World", "123456", "'s"],
+    "llama-bpe": ["Hello", "World", "123", "456", "'s"],
+    "qwen2": ["Hello", "World", *"123456", "'s"],
+    "gpt-4o": ["Hello", "World", "123", "456", "'", "s"],
+    "tekken": ["Hello", "World", *"123456", "'", "s"],
+    "command-r": ["Hello", "World", *"123456", "'s"],
+    "deepseek-v3": ["Hello", "World", "123", "456", "'s"],
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_texts_are_cut_as_the_file_says(pre: str, tmp_path: Path) -> None:
+    """Where letters, capitals, digits and endings part, by the published patterns of each tokenizer."""
+    vocabulary = dinghy_vocabulary() | {"pre": pre}
+    cut = read_tokenizer(write_metadata(tmp_path / "model.gguf", vocabulary))
+    by_pieces = [cut.encode(piece, add_special_tokens=False) for piece in CUTS[pre]]
+    joined = "HelloWorld123456's" if pre in ("gpt-4o", "tekken") else "Hello"
+    if joined == "Hello":
+        by_pieces = [by_pieces[0], *by_pieces[2:]]
+        joined = "Hello123456's"
+    assert cut.encode(joined, add_special_tokens=False) == [token for piece in by_pieces for token in piece]
+    for text in TEXTS:
+        assert cut.decode(cut.encode(text, add_special_tokens=False)) == text
+
+
 def test_a_file_answers_as_the_folder_that_it_was_made_of(tmp_path: Path) -> None:
     """The dinghy, whose text is cut otherwise than a file can say; its questions are cut alike."""
     folder = resolve_model("demo://dinghy")

@@ -11,20 +11,34 @@ from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 
 _CONTROL, _USER_DEFINED = 3, 4
 """Types of tokens: special tokens, and tokens found whole in every text."""
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3, _QWEN2 = (_WORDS % "{1,3}",), (_WORDS % "",)
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s|\p{{N}}%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_LLAMA3, _QWEN2 = _WORDS % "{1,3}", _WORDS % ""
-_SPLITS = {
-    "default": None,
-    "gpt-2": None,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
+"""Words that end where capitals begin."""
+_O200K = (_CASED % (f"{_ENDINGS}?", f"{_ENDINGS}?", "{1,3}"),)
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_DIGITS = (r"\p{N}", _GPT2)
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+_SPLITS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("default", "gpt-2", "olmo"), ()),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "hunyuan"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), _O200K),
+    **dict.fromkeys(("command-r", "refact", "smollm", "starcoder"), _DIGITS),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+    "tekken": (_CASED % ("", "", ""),),
 }
-"""Cuts of a text before merges, by `tokenizer.ggml.pre`; None = as GPT-2 cuts."""
+"""Cuts of a text before merges, one after the other, by `tokenizer.ggml.pre`; none = as GPT-2 cuts."""
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _SPACE = "\u2581"
 
@@ -35,7 +49,7 @@ def read_gguf_tokenizer(file: GgufFile, *, renders: bool = True) -> PromptTokeni
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise _invalid(file, "tokens", "is no list of texts")
     if kind not in ("gpt2", "llama"):
-        raise _invalid(file, "model", f"is {kind!r}; supported are gpt2 (BPE) and llama (SentencePiece)")
+        raise _invalid(file, "model", f"is {kind!r:.80}; supported are gpt2 (BPE) and llama (SentencePiece)")
     template = file.metadata.get("tokenizer.chat_template")
     if not isinstance(template, str | None):
         raise _invalid(file, "chat_template", "is no text")
@@ -65,14 +79,13 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
     pairs = [tuple(merge.split(" ")) for merge in merges]
     if any(len(pair) != 2 for pair in pairs):
         raise _invalid(file, "merges", "has merges that are not of two tokens")
-    if (pre := file.metadata.get("tokenizer.ggml.pre", "default")) not in _SPLITS:
-        raise _invalid(file, "pre", f"is {pre!r}; supported are {', '.join(_SPLITS)}")
+    pre = file.metadata.get("tokenizer.ggml.pre", "default")
+    if not isinstance(pre, str) or pre not in _SPLITS:
+        raise _invalid(file, "pre", f"is {pre!r:.80}; supported are {', '.join(_SPLITS)}")
     tokenizer = Tokenizer(_bpe(file, tokens, pairs))
-    split = _SPLITS[pre]
-    bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
-    tokenizer.pre_tokenizer = bytes_alone if split is None else pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(split), behavior="isolated"), bytes_alone]
-    )  # fmt: skip
+    splits = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in _SPLITS[pre]]
+    bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splits)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_alone])
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 

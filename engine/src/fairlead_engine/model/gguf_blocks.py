@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairlead_common.models.gguf_file import SIZES, StoredSize
+from fairlead_engine.model.quantization.float4 import E2M1_DOUBLED
 
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Types stored as floats, by ggml's number."""
@@ -137,6 +138,12 @@ def _q6_k(blocks: Tensor) -> Decoded:
     return Decoded(_signed(values.flatten(1), 32), _half(blocks, 208) * scales, None)
 
 
+def _mxfp4(blocks: Tensor) -> Decoded:
+    """A power of two, and 4-bit floats."""
+    doubled, halves = torch.tensor(E2M1_DOUBLED, dtype=torch.int8), torch.full((len(blocks), 1), 0.5)
+    return Decoded(doubled[_nibbles(blocks[:, 1:]).int()], torch.ldexp(halves, blocks[:, :1].int() - 127), None)
+
+
 BLOCKS = {
     2: BlockType("Q4_0", SIZES[2], _q4_0, num_bits=4),
     3: BlockType("Q4_1", SIZES[3], _q4_1, num_bits=4),
@@ -148,11 +155,12 @@ BLOCKS = {
     12: BlockType("Q4_K", SIZES[12], _q4_k, num_bits=4),
     13: BlockType("Q5_K", SIZES[13], _q5_k),
     14: BlockType("Q6_K", SIZES[14], _q6_k, group_size=16),
+    39: BlockType("MXFP4", SIZES[39], _mxfp4),
 }
 """By ggml's number."""
 OTHERS = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
     22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+    35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 """Types that are not read, for messages."""

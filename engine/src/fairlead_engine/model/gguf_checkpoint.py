@@ -1,142 +1,53 @@
-"""A GGUF file as a checkpoint: its metadata in the form of `config.json`, its tensors under Hugging Face's names.
+"""The tensors of a GGUF file under Hugging Face's names.
 
 Blocks stay integers, scales and offsets; for callers that ask for floats they are decoded.
 """
 
 import logging
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairlead_common.models.gguf_file import GgufFile, GgufTensor
+from fairlead_common.models.gguf_file import SIZES, GgufFile, GgufTensor
 from fairlead_common.models.json_fields import JsonFields
-from fairlead_common.models.rope_config import RopeConfig, RopeKind
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf_blocks import BLOCKS, FLOATS, OTHERS, BlockType
+from fairlead_engine.model.gguf_families import LAYER_NAMES, WHOLE_NAMES, GgufFamily, find_family
+from fairlead_engine.model.gguf_fields import FACTORS, config_fields
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8 import Int8WeightOnly
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat
 from fairlead_engine.model.quantization.source import check_numbers
-from fairlead_engine.model.rope import inverse_frequencies
-
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""By `general.architecture`."""
-_FIELDS = {
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "max_position_embeddings": "context_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "rope_theta": "rope.freq_base",
-}
-_ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-_EMBEDDING, _HEAD, _FREQUENCIES = "token_embd.weight", "output.weight", "rope_freqs.weight"
-_LLAMA3: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Of Llama 3.1 and 3.2, whose files have the frequencies' factors instead."""
-
-
-def config_fields(file: GgufFile) -> dict[str, Any]:
-    """Raises ModelLoadError for what no layer here computes."""
-    architecture = file.metadata.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise _unsupported(file, "general.architecture", architecture, f"supported are {', '.join(ARCHITECTURES)}")
-    if (count := file.metadata.get("split.count", 1)) != 1:
-        raise _unsupported(file, "split.count", count, "merge its parts into one file")
-    if _EMBEDDING not in file.tensors or len(file.tensors[_EMBEDDING].shape) != 2:
-        file.refuse(f"has no tensor {_EMBEDDING} of two dimensions")
-    fields = {
-        name: value
-        for name, key in _FIELDS.items()
-        if (value := file.metadata.get(f"{architecture}.{key}")) is not None
-    }
-    biases = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
-    fields |= {name: tensor in file.tensors for name, tensor in biases.items()}
-    ends = [value for key in _ENDS if (value := file.metadata.get(key)) is not None]
-    return fields | {
-        "architectures": [ARCHITECTURES[architecture]],
-        "vocab_size": file.tensors[_EMBEDDING].shape[0],
-        "tie_word_embeddings": _HEAD not in file.tensors,
-        "dtype": _dtype(file),
-        "eos_token_id": list(dict.fromkeys(ends)),
-        "rope_scaling": _scaling(file, architecture, fields),
-        "quantization_config": {"quant_method": "gguf"},
-    }
-
-
-def _dtype(file: GgufFile) -> str:
-    """What others than quantised weights are: half precision, unless all are float32."""
-    kinds = {FLOATS.get(tensor.kind) for tensor in file.tensors.values()}
-    if torch.bfloat16 in kinds:
-        return "bfloat16"
-    return "float32" if kinds == {torch.float32} else "float16"
-
-
-def _scaling(file: GgufFile, architecture: str, fields: dict[str, Any]) -> dict[str, Any] | None:
-    prefix = f"{architecture}.rope.scaling"
-    kind = file.metadata.get(f"{prefix}.type", "none")
-    if _FREQUENCIES in file.tensors:
-        return _llama3_scaling(file, fields)
-    if kind == "none":
-        return None
-    if kind not in ("linear", "yarn"):
-        raise _unsupported(file, f"{prefix}.type", kind, "supported are linear and yarn")
-    found = {"rope_type": kind, "factor": file.metadata.get(f"{prefix}.factor")}
-    original = file.metadata.get(f"{prefix}.original_context_length")
-    return found | ({} if original is None else {"original_max_position_embeddings": original})
-
-
-def _llama3_scaling(file: GgufFile, fields: dict[str, Any]) -> dict[str, Any]:
-    tensor = file.tensors[_FREQUENCIES]
-    if tensor.kind not in FLOATS or len(tensor.shape) != 1 or tensor.shape[0] > 2**16:
-        file.refuse(f"has a tensor {_FREQUENCIES} that is no list of floats")
-    dtype = FLOATS[tensor.kind]
-    raw = bytearray(file.bytes_at(tensor.offset, tensor.shape[0] * dtype.itemsize, _FREQUENCIES))
-    factors = torch.frombuffer(raw, dtype=dtype).float()
-    theta, factor = float(fields.get("rope_theta") or 10000.0), float(factors.max())
-    head_dim = 2 * len(factors)
-    if factor > 1.0 and theta > 1.0:
-        rope = RopeConfig(theta=theta, kind=RopeKind.LLAMA3, factor=factor, **_LLAMA3)
-        plain = inverse_frequencies(RopeConfig(theta=theta), head_dim)
-        if torch.allclose(plain / inverse_frequencies(rope, head_dim), factors, rtol=1e-3):
-            return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
-    raise _unsupported(file, _FREQUENCIES, f"{factors[:3].tolist()}…", "only Llama 3.1's and 3.2's scaling is known")
-
-
-def _unsupported(file: GgufFile, name: str, value: object, remedy: str) -> ModelLoadError:
-    return ModelLoadError(
-        ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
-        f"{file.path.name}: {name} is {value!r}, which this engine lacks; {remedy}",
-    )
-
 
 logger = logging.getLogger(__name__)
 
-_WHOLE_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_IN_LAYER = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
-_INTERLEAVED = re.compile(r"self_attn\.[qk]_proj\.(weight|bias)$")
-"""Tensors that llama.cpp's `llama` models store with the two numbers of a rotation side by side."""
+_LAYER = re.compile(r"blk\.(\d{1,6})\.(.+)")
+_WITH_KIND = re.compile(r"(\w+)\.(weight|bias)")
+_HEADS = re.compile(r"self_attn\.[qk]_proj\.(weight|bias)$")
+"""Tensors whose rows are heads with a rotation."""
+_GATE, _UP, _GATE_UP = ".gate_proj.", ".up_proj.", ".gate_up_proj."
+_MOST_EXPERTS = 2**14
+
+
+class _Woven(NamedTuple):
+    """A tensor whose rows are those of two others by turns."""
+
+    first: GgufTensor
+    second: GgufTensor
+
+
+class _LatentUp(NamedTuple):
+    """Keys and values of all heads from latents, in two tensors: [heads, latent, key] and [heads, value, latent]."""
+
+    keys: GgufTensor
+    values: GgufTensor
 
 
 class GgufCheckpoint(Checkpoint):
@@ -145,16 +56,45 @@ class GgufCheckpoint(Checkpoint):
     def __enter__(self) -> "GgufCheckpoint":
         file = GgufFile(self._folder)
         self._gguf = file
-        self._tensors = {_name(name): tensor for name, tensor in file.tensors.items() if name != "rope_freqs.weight"}
-        self._file_of = dict.fromkeys(self._tensors, "")
+        self._family, values = find_family(file)
         fields = JsonFields(file.path, config_fields(file))
+        self._woven: dict[str, _Woven] = {}
+        self._latent_ups: dict[str, _LatentUp] = {}
+        self._tensors = dict(_named(file, self._family, values.num_layers))
+        if self._family.weaves_gate_up:
+            self._weave()
+        self._join_latents()
+        self._file_of = dict.fromkeys(self._tensors, "")
         self._head_dim = 0
-        if file.metadata["general.architecture"] == "llama":
+        if self._family.is_interleaved:
             heads = fields.positive_int("num_attention_heads")
             self._head_dim = fields.positive_int("head_dim", max(1, fields.positive_int("hidden_size") // heads))
         kinds = sorted({BLOCKS[each.kind].name for each in self._tensors.values() if each.kind in BLOCKS})
         logger.info("%s holds weights as %s", file.path.name, ", ".join(kinds) or "floats")
         return self
+
+    def _weave(self) -> None:
+        """Joins gate and up projections of experts."""
+        for name in [name for name in self._tensors if _GATE in name]:
+            gate, up = self._tensors.pop(name), self._tensors.pop(name.replace(_GATE, _UP), None)
+            if up is None or up.shape != gate.shape or up.kind != gate.kind:
+                self._gguf.refuse(f"has no tensor {name.replace(_GATE, _UP)} of the shape and type of {name}")
+            joined = name.replace(_GATE, _GATE_UP)
+            self._woven[joined] = _Woven(gate, up)
+            self._tensors[joined] = replace(gate, shape=(2 * gate.shape[0], *gate.shape[1:]))
+
+    def _join_latents(self) -> None:
+        for name in [name for name in self._tensors if name.endswith(".k_b_proj.weight")]:
+            keys = self._tensors.pop(name)
+            values = self._tensors.pop(name.replace(".k_b_proj.", ".v_b_proj."), None)
+            whole = name.replace(".k_b_proj.", ".kv_b_proj.")
+            if values is None or len(keys.shape) != 3 or len(values.shape) != 3:
+                self._gguf.refuse(f"has no two tensors of three dimensions for {whole}")
+            if (keys.shape[0], keys.shape[1]) != (values.shape[0], values.shape[2]) or whole in self._tensors:
+                self._gguf.refuse(f"has tensors for {whole} that do not fit each other")
+            self._latent_ups[whole] = _LatentUp(keys, values)
+            shape = keys.shape[0] * (keys.shape[2] + values.shape[1]), keys.shape[1]
+            self._tensors[whole] = GgufTensor(shape, 0, 0)
 
     @property
     def files(self) -> list[Path]:
@@ -176,13 +116,30 @@ class GgufCheckpoint(Checkpoint):
     def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
         tensor = self._tensors[name]
         rows = part[0] if part else slice(None)
-        if tensor.kind not in FLOATS:
-            floats = self._quantized(name, tensor, rows).dequantized()
+        if (latent := self._latent_ups.get(name)) is not None:
+            floats = self._latent_up(name, latent)[rows]
         else:
-            dtype = FLOATS[tensor.kind]
-            raw = self._rows(name, tensor, rows, prod(tensor.shape[1:]) * dtype.itemsize)
-            floats = raw.view(dtype).view(len(raw), *tensor.shape[1:])
+            floats = self._floats(name, tensor, rows)
+        if self._family.norm_offset and name.endswith("norm.weight"):
+            floats = floats - self._family.norm_offset
         return floats[(slice(None), *part[1:])]
+
+    def _floats(self, name: str, tensor: GgufTensor, rows: slice) -> Tensor:
+        if tensor.kind not in FLOATS:
+            return self._quantized(name, tensor, rows).dequantized()
+        dtype = FLOATS[tensor.kind]
+        raw = self._rows(name, tensor, rows, prod(tensor.shape[1:]) * dtype.itemsize)
+        return raw.view(dtype).view(len(raw), *tensor.shape[1:])
+
+    def _latent_up(self, name: str, parts: _LatentUp) -> Tensor:
+        """float32 [heads x (key + value), latent]."""
+        keys, values = (
+            self._floats(name, replace(part, shape=(part.shape[0] * part.shape[1], part.shape[2])), slice(None))
+            .float()
+            .view(part.shape)
+            for part in parts
+        )
+        return torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
@@ -217,20 +174,35 @@ class GgufCheckpoint(Checkpoint):
         return QuantizedWeight(values, scales, block.group_size, offsets)
 
     def _rows(self, name: str, tensor: GgufTensor, rows: slice, width: int) -> Tensor:
-        """uint8 [rows, width] of a tensor with `width` bytes per row, in Hugging Face's order."""
+        """uint8 [rows, width] of a tensor with `width` bytes per row, in the order in which they are asked for."""
         first, end, _ = rows.indices(tensor.shape[0])
-        indices, size = torch.arange(first, end), self._head_dim
-        if size and size % 2 == 0 and _INTERLEAVED.search(name):
-            within = indices % size
-            indices = indices - within + within % (size // 2) * 2 + within // (size // 2)
+        indices = torch.arange(first, end)
+        if (order := self._orders.get(name)) is not None:
+            indices = self._within_heads(name, tensor, indices, order.cpu())
+        if self._head_dim and self._head_dim % 2 == 0 and _HEADS.search(name):
+            half = torch.arange(self._head_dim)
+            paired = half % (self._head_dim // 2) * 2 + half // (self._head_dim // 2)
+            indices = self._within_heads(name, tensor, indices, paired)
         if not len(indices):
             return torch.empty(0, width, dtype=torch.uint8)
         least, most = int(indices.min()), int(indices.max()) + 1
-        if most > tensor.shape[0]:
-            self._gguf.refuse(f"has a tensor {name} whose rows are no heads of {size}")
-        raw = self._gguf.bytes_at(tensor.offset + least * width, (most - least) * width, name)
-        found = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(-1, width)
-        return found if len(found) == len(indices) and not size else found[indices - least]
+        if (woven := self._woven.get(name)) is not None:
+            halves = (self._bytes(name, part, least // 2, -(-most // 2), width) for part in woven)
+            found = torch.stack(tuple(halves), dim=1).flatten(0, 1)[least % 2 :]
+        else:
+            found = self._bytes(name, tensor, least, most, width)
+        return found[indices - least]
+
+    def _within_heads(self, name: str, tensor: GgufTensor, indices: Tensor, order: Tensor) -> Tensor:
+        """Row indices of heads whose rows lie in another order: int64 [elements of a head]."""
+        if tensor.shape[0] % len(order):
+            self._gguf.refuse(f"has a tensor {name} whose rows are no heads of {len(order)}")
+        within = indices % len(order)
+        return indices - within + order[within]
+
+    def _bytes(self, name: str, tensor: GgufTensor, first: int, end: int, width: int) -> Tensor:
+        raw = self._gguf.bytes_at(tensor.offset + first * width, (end - first) * width, name)
+        return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(-1, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +218,37 @@ class GgufWeights:
         return checkpoint.quantized(f"{name}.weight", shape, rows)
 
 
-def _name(name: str) -> str:
-    """Hugging Face's name; a tensor without one keeps its own, and is later refused by it."""
-    whole, _, kind = name.rpartition(".")
-    if whole in _WHOLE_NAMES:
-        return f"{_WHOLE_NAMES[whole]}.{kind}"
-    found = _IN_LAYER.fullmatch(name)
-    if found is None or found[2] not in _LAYER_NAMES:
-        return name
-    return f"model.layers.{found[1]}.{_LAYER_NAMES[found[2]]}.{found[3]}"
+def _named(file: GgufFile, family: GgufFamily, num_layers: int) -> Iterator[tuple[str, GgufTensor]]:
+    """Tensors under Hugging Face's names, experts by themselves; without those of layers that are not served. A tensor
+    without such a name keeps its own, and is later refused by it."""
+    names = {**LAYER_NAMES, **family.names}
+    for name, tensor in file.tensors.items():
+        whole, _, kind = name.rpartition(".")
+        found = _LAYER.fullmatch(name)
+        if name in FACTORS or (found is not None and int(found[1]) >= num_layers):
+            continue
+        if whole in WHOLE_NAMES:
+            yield f"{WHOLE_NAMES[whole]}.{kind}", tensor
+        elif found is None:
+            yield name, tensor
+        elif found[2] in names:
+            yield f"model.layers.{found[1]}.{names[found[2]]}", tensor
+        elif (parts := _WITH_KIND.fullmatch(found[2])) is None or parts[1] not in names:
+            yield name, tensor
+        else:
+            yield from _each(file, f"model.layers.{found[1]}.{names[parts[1]]}.{parts[2]}", tensor)
+
+
+def _each(file: GgufFile, name: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
+    """A tensor, or the experts in one: rows of `shape[0]` experts behind one another."""
+    if name.endswith("shared_expert_gate.weight") and len(tensor.shape) == 1:
+        yield name, replace(tensor, shape=(1, *tensor.shape))
+    elif "{}" not in name:
+        yield name, tensor
+    elif len(tensor.shape) < 2 or tensor.shape[0] > _MOST_EXPERTS:
+        file.refuse(f"has a tensor {name.format('*')} of shape {list(tensor.shape)}, which must begin with experts")
+    else:
+        stored, (num_experts, *shape) = SIZES.get(tensor.kind), tensor.shape
+        size = 0 if stored is None else prod(shape[:-1]) * -(-shape[-1] // stored.size) * stored.num_bytes
+        for index in range(num_experts):
+            yield name.format(index), GgufTensor(tuple(shape), tensor.kind, tensor.offset + index * size)

@@ -25,7 +25,8 @@ from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
 from fairlead_engine.model.families import BUILDERS
-from fairlead_engine.model.gguf_checkpoint import GgufCheckpoint, config_fields
+from fairlead_engine.model.gguf_checkpoint import GgufCheckpoint
+from fairlead_engine.model.gguf_fields import config_fields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization.stored import FORMATS, choose_source
 from fairlead_engine.model.read_ahead import ReadAhead

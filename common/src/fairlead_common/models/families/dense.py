@@ -17,6 +17,7 @@ from fairlead_common.models.model_config import (
     windows_by_layer,
     windows_everywhere,
 )
+from fairlead_common.models.quantized_checkpoints import GgufFormat
 from fairlead_common.models.rope_config import UNTURNED, RopeConfig, RopeKind, parse_rope
 
 Config = TypeVar("Config", bound=ModelConfig)
@@ -68,9 +69,9 @@ def parse_glm4(fields: JsonFields) -> ModelConfig:
 
 
 def paired(fields: JsonFields, **defaults: Any) -> dict[str, Any]:
-    """Of families whose heads are turned by adjacent pairs; the rows of quantised weights are not parted."""
+    """Of families whose heads are turned by adjacent pairs; rows of quantised weights are parted in GGUF alone."""
     shape = parse_shape(fields, **defaults)
-    if shape["quantization"] is not None:
+    if not isinstance(shape["quantization"], GgufFormat | None):
         raise refuse("quantization_config in this family", "use unquantised weights, which --quantization rounds")
     return {**shape, "are_pairs_adjacent": True}
 

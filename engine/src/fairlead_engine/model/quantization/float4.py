@@ -18,15 +18,15 @@ from fairlead_engine.model.quantization.int8 import Int8WeightOnly
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, WeightFormat
 from fairlead_engine.model.quantization.source import check_numbers
 
-_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the value of the lower three of four bits; the highest is the sign."""
+E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Twice the value of four bits, of which the highest is the sign."""
 _MXFP4_GROUP, _NVFP4_GROUP = 32, 16
 _MXFP4_BIAS = 127
 
 
 def doubled(codes: Tensor) -> Tensor:
     """int8 [..., 2 x bytes] from uint8 [..., bytes]: twice the numbers."""
-    each = torch.tensor([*_DOUBLED, *(-number for number in _DOUBLED)], dtype=torch.int8, device=codes.device)
+    each = torch.tensor(E2M1_DOUBLED, dtype=torch.int8, device=codes.device)
     return each[torch.stack((codes & 15, codes >> 4), dim=-1).int()].flatten(-2)
 
 

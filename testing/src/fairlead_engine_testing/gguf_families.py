@@ -1,0 +1,233 @@
+"""GGUF files of random checkpoints of every family in llama.cpp's conventions, with names by the `gguf` package's
+table."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import MODEL_ARCH, MODEL_ARCH_NAMES
+from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import load_file, save_file
+
+from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized
+
+Json = dict[str, Any]
+ARCHITECTURES = {
+    "cohere2": MODEL_ARCH.COHERE2, "deepseek_v2": MODEL_ARCH.DEEPSEEK2, "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
+    "ernie4_5": MODEL_ARCH.ERNIE4_5, "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE, "exaone4": MODEL_ARCH.EXAONE4,
+    "gemma2": MODEL_ARCH.GEMMA2, "gemma3_text": MODEL_ARCH.GEMMA3, "glm4": MODEL_ARCH.GLM4,
+    "glm4_moe": MODEL_ARCH.GLM4_MOE, "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2, "gpt_oss": MODEL_ARCH.GPT_OSS,
+    "granite": MODEL_ARCH.GRANITE, "granitemoe": MODEL_ARCH.GRANITE_MOE, "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
+    "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE, "llama": MODEL_ARCH.LLAMA, "llama4_text": MODEL_ARCH.LLAMA4,
+    "minimax_m2": MODEL_ARCH.MINIMAXM2, "ministral3": MODEL_ARCH.MISTRAL3, "mistral": MODEL_ARCH.LLAMA,
+    "mixtral": MODEL_ARCH.LLAMA, "olmo2": MODEL_ARCH.OLMO2, "olmo3": MODEL_ARCH.OLMO2, "olmoe": MODEL_ARCH.OLMOE,
+    "phi3": MODEL_ARCH.PHI3, "qwen2": MODEL_ARCH.QWEN2, "qwen2_moe": MODEL_ARCH.QWEN2MOE, "qwen3": MODEL_ARCH.QWEN3,
+    "qwen3_moe": MODEL_ARCH.QWEN3MOE, "seed_oss": MODEL_ARCH.SEED_OSS, "smollm3": MODEL_ARCH.SMOLLM3,
+}  # fmt: skip
+"""By `model_type`."""
+_PERMUTED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe")
+_TRANSPOSED = ("gpt_oss", "llama4_text")
+"""Families whose experts are stored with inputs as rows."""
+_EXPERT = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
+
+
+def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32) -> Path:
+    """The checkpoint as a file whose linear layers are stored as `kind`; `meant` gets the floats that are left."""
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(target, MODEL_ARCH_NAMES[architecture])
+    _write_fields(writer, config)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"t{index}" for index in range(config["vocab_size"])])
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    left: dict[str, torch.Tensor] = {}
+    experts: dict[str, list[tuple[np.ndarray, Kind]]] = {}
+    for name, weight in load_file(folder / WEIGHTS).items():
+        is_turned = weight.ndim == 3 and config["model_type"] in _TRANSPOSED
+        rows = weight.transpose(1, 2) if is_turned else weight
+        own = kind if is_quantized(name) and not name.endswith("kv_b_proj.weight") else Kind.F32
+        packed = gguf.quants.quantize(rows.float().contiguous().numpy(), own)
+        floats = torch.from_numpy(np.array(gguf.quants.dequantize(packed, own))).view(rows.shape)
+        left[name] = (floats.transpose(1, 2) if is_turned else floats).contiguous()
+        if found := _EXPERT.fullmatch(name):
+            experts.setdefault(f"{found[1]}{found[3]}.weight", []).append((packed, own))
+            continue
+        for told, part in _parts(config, name, packed):
+            writer.add_tensor(_told(names, told), np.ascontiguousarray(part), raw_dtype=own)
+    for name, each in experts.items():
+        stack = np.stack([packed for packed, _ in each])
+        writer.add_tensor(_told(names, name), stack, raw_dtype=each[0][1])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    meant.mkdir()
+    (meant / "config.json").write_text(json.dumps({**config, "dtype": "float32", "torch_dtype": "float32"}))
+    save_file(left, meant / WEIGHTS, metadata={"format": "pt"})
+    return target
+
+
+def _told(names: gguf.TensorNameMap, name: str) -> str:
+    """The file's name of a tensor: that of the package, unless it is one already."""
+    if name.startswith("blk."):
+        return name
+    told = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    assert told is not None, name
+    return told
+
+
+def _parts(config: Json, name: str, packed: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors that the file has of one, by Hugging Face's or the file's names."""
+    family, block = config["model_type"], f"blk.{(name.split('.') + ['', '', ''])[2]}"
+    if family in _PERMUTED and re.search(r"\.[qk]_proj\.", name):
+        heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
+        halves = packed.reshape(heads, 2, len(packed) // heads // 2, *packed.shape[1:])
+        yield name, halves.swapaxes(1, 2).reshape(packed.shape)
+    elif family.startswith("gemma") and name.endswith("norm.weight"):
+        yield name, packed + np.float32(1.0)
+    elif name.endswith("input_linear.weight"):
+        half = packed.shape[1] // 2
+        yield f"{block}.ffn_gate_exps.weight", packed[:, :half]
+        yield f"{block}.ffn_up_exps.weight", packed[:, half:]
+    elif ".experts.gate_up_proj" in name:
+        half, kind = packed.shape[1] // 2, "bias" if name.endswith("_bias") else "weight"
+        gate, up = (packed[:, ::2], packed[:, 1::2]) if family == "gpt_oss" else (packed[:, :half], packed[:, half:])
+        yield f"{block}.ffn_gate_exps.{kind}", gate
+        yield f"{block}.ffn_up_exps.{kind}", up
+    elif ".experts.down_proj" in name:
+        yield f"{block}.ffn_down_exps.{'bias' if name.endswith('_bias') else 'weight'}", packed
+    elif name.endswith("e_score_correction_bias"):
+        yield f"{block}.exp_probs_b.bias", packed.reshape(-1)
+    elif name.endswith(".sinks"):
+        yield f"{name}.weight", packed
+    elif name.endswith("kv_b_proj.weight"):
+        plain, value = config["qk_nope_head_dim"], config["v_head_dim"]
+        up = packed.reshape(config["num_attention_heads"], plain + value, -1)
+        yield f"{block}.attn_k_b.weight", up[:, :plain].swapaxes(1, 2)
+        yield f"{block}.attn_v_b.weight", up[:, plain:]
+    elif name.endswith("shared_expert_gate.weight"):
+        yield name, packed.reshape(-1)
+    else:
+        yield name, packed
+
+
+def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
+    family, heads = config["model_type"], config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    is_latent = "kv_lora_rank" in config
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config.get("intermediate_size_mlp") or config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(1 if is_latent else config["num_key_value_heads"])
+    if is_latent:
+        _write_latents(writer, config)
+    else:
+        if config.get("head_dim"):
+            writer.add_key_length(head_dim)
+        share = config.get("partial_rotary_factor", 1.0)
+        writer.add_rope_dimension_count(config.get("rotary_dim") or int(head_dim * share))
+    if family == "cohere2":
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if config.get("sliding_window") and family not in ("mistral", "qwen2"):
+        writer.add_sliding_window(config["sliding_window"])
+    if family in ("exaone4", "olmo3"):
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    _write_rope(writer, config, head_dim)
+    _write_factors(writer, config)
+    _write_experts(writer, config)
+
+
+def _write_latents(writer: gguf.GGUFWriter, config: Json) -> None:
+    latent, turned, value = config["kv_lora_rank"], config["qk_rope_head_dim"], config["v_head_dim"]
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(latent)
+    writer.add_key_length(latent + turned)
+    writer.add_value_length(latent)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + turned)
+    writer.add_value_length_mla(value)
+    writer.add_rope_dimension_count(turned)
+    if config["model_type"] != "deepseek_v2":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+
+
+def _write_rope(writer: gguf.GGUFWriter, config: Json, head_dim: int) -> None:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = rope.get("rope_theta") or config.get("rope_theta", 10000.0)
+    kind = rope.get("rope_type") or rope.get("type")
+    if "alpha" in rope:
+        theta *= rope["alpha"] ** (head_dim / (head_dim - 2))
+    writer.add_rope_freq_base(theta)
+    if "rope_local_base_freq" in config:
+        writer.add_float32(f"{writer.arch}.rope.freq_base_swa", config["rope_local_base_freq"])
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if kind == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "beta_fast" in rope:
+            writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if "mscale_all_dim" in rope:
+        tenth = 0.1 if "kv_lora_rank" in config else 1.0
+        writer.add_rope_scaling_yarn_log_mul(tenth * rope["mscale_all_dim"])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    if kind == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+        for told in ("long", "short"):
+            factors = np.array(rope[f"{told}_factor"], dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{told}.weight", factors)
+
+
+def _write_factors(writer: gguf.GGUFWriter, config: Json) -> None:
+    for name, write in {
+        "attention_multiplier": writer.add_attention_scale,
+        "embedding_multiplier": writer.add_embedding_scale,
+        "residual_multiplier": writer.add_residual_scale,
+        "logits_scaling": writer.add_logit_scale,
+        "logit_scale": writer.add_logit_scale,
+        "routed_scaling_factor": writer.add_expert_weights_scale,
+    }.items():
+        if name in config:
+            write(config[name])
+    if config["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(config.get("attn_logit_softcapping", 50.0))
+        writer.add_final_logit_softcapping(config.get("final_logit_softcapping", 30.0))
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: Json) -> None:
+    found = {name: config[name] for name in config if "expert" in name or "moe" in name}
+    for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
+        if name in found:
+            writer.add_expert_count(found[name])
+    for name in ("num_experts_per_tok", "moe_k", "moe_topk"):
+        if name in found:
+            writer.add_expert_used_count(found[name])
+    for name in ("n_shared_experts", "moe_num_shared_experts"):
+        if name in found:
+            writer.add_expert_shared_count(found[name])
+    if "moe_intermediate_size" in found:
+        writer.add_expert_feed_forward_length(found["moe_intermediate_size"])
+    elif config["model_type"] in ("gpt_oss", "llama4_text", "minimax_m2"):
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if "shared_expert_intermediate_size" in found:
+        writer.add_expert_shared_feed_forward_length(found["shared_expert_intermediate_size"])
+    if config.get("norm_topk_prob") and "n_routed_experts" in config:
+        writer.add_expert_weights_norm(True)
+    if "interleave_moe_layer_step" in config:
+        writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+    for name in ("first_k_dense_replace", "moe_layer_start_index"):
+        if name in config:
+            writer.add_leading_dense_block_count(config[name])
