@@ -35,7 +35,9 @@ def families() -> str:
         "most twice the one that transformers has in it. `float16` is computed on GPUs alone.\n"
         "- *LoRA*: an adapter of those layers tells what a model tells that has it merged into its weights.\n"
         "- *Tools*: a call that is written as the chat templates of the family's models write it is told from the "
-        "text, by the format of this name, which such a template selects. `--tool-call-parser` sets another.\n"
+        "text, by the format of this name, which such a template selects. `--tool-call-parser` sets another. "
+        "`instructed`: for a template without a place for tools a [message](../api.md#tools-and-reasoning) tells of "
+        "them.\n"
         "- *Speculative*: guesses by n-grams, a draft model, Medusa's heads and an EAGLE-3 head leave greedy answers "
         "as they are.\n"
         "- *Quantised*: formats that weights are rounded to while they are loaded; errors stay within bounds.",

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fairlead_common.openai.chat import ChatTemplate
-from fairlead_engine.api.answers.answer_formats import choose_formats
+from fairlead_engine.api.answers.answer_formats import INSTRUCTED, choose_formats
 from fairlead_engine.api.answers.reader import AnswerReader
 from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine.api.detokenizer import TextDelta
@@ -214,9 +214,10 @@ def tools(row: Row, folder: Path) -> Found:
     refusal = _refusal(lambda: tool_use(request, formats), folder)
     if refusal is not None:
         return {"tools": refusal}
-    name = next(name for name, kind in TOOL_FORMATS.items() if type(formats.tools) is kind)
+    name = next((name for name, kind in TOOL_FORMATS.items() if type(formats.tools) is kind), INSTRUCTED)
     call = {"type": "function", "function": _CALL}
-    text = ChatTemplate(source, {}).render([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    template = ChatTemplate(source, {}, instructs_tools=name == INSTRUCTED)
+    text = template.render([{"role": "assistant", "content": None, "tool_calls": [call]}])
     delta = AnswerReader(_Said(text), formats, ("tide",), has_begun_reasoning=False).push(  # type: ignore[arg-type]
         SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=FinishReason.STOP)
     )

@@ -7,6 +7,7 @@ import msgspec
 import openai
 import pytest
 
+from fairlead_common.openai.instructed import instruction
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.api.answers.answer_formats import AnswerFormats, choose_formats
 from fairlead_engine.api.answers.reader import AnswerReader
@@ -125,6 +126,41 @@ async def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them(sta
     assert "required" in error["message"] and "required" not in off["message"]
     assert (await app.chat(tools=TOOLS, tool_choice="none")).status_code == 200
     assert (await app.chat(tools=[])).status_code == 200
+
+
+KNOWS_NO_TOOLS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+
+
+async def test_a_template_without_a_place_for_tools_gets_a_message_that_tells_of_them(
+    start_app: Any, tokenizer: PromptTokenizer
+) -> None:
+    own = PromptTokenizer(tokenizer.tokenizer_json, chat_template=KNOWS_NO_TOOLS)
+    engine = ScriptedEngine(answer(own.encode(f"I look.\n{CALL}")), info=scripted_info(max_model_len=4096))
+    app = start_app(engine, tokenizer=own, tool_call_parser="auto")
+    reply = (await app.chat(messages=USER, tools=TOOLS)).json()["choices"][0]
+    assert (reply["finish_reason"], reply["message"]["content"]) == ("tool_calls", "I look.")
+    [call] = reply["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    asked = own.decode(engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    assert asked.startswith(f"<|system|>{instruction(TOOLS)}<|end|><|user|>Weather in Oslo?<|end|>")
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "It rains."}
+    again = await app.chat(messages=[*USER, reply["message"], result], tools=TOOLS)
+    assert again.status_code == 200
+    told = own.decode(engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    assert told.endswith(
+        f"<|assistant|>I look.\n{CALL}<|end|><|user|><tool_response>\nIt rains.\n</tool_response><|end|><|assistant|>"
+    )
+    strict = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]
+    for fields in ({"tool_choice": "required"}, {"tools": strict}):
+        assert (await app.chat(messages=USER, **{"tools": TOOLS, **fields})).status_code == 200
+        assert engine.requests[-1].sampling.grammar is not None
+    assert (await app.http.get("/fairlead/v1/model")).json()["instructs_tools"] is True
+    off = start_app(engine, tokenizer=own, tool_call_parser="none")
+    assert "tool-call-parser" in error_of(await off.chat(tools=TOOLS))["message"]
+    set_apart = start_app(engine, tokenizer=own, tool_call_parser="mistral")
+    assert (await set_apart.chat(messages=USER, tools=TOOLS)).status_code == 200
+    plain = own.decode(engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    assert plain == "<|user|>Weather in Oslo?<|end|><|assistant|>"
 
 
 # -- What an answer is made of -----------------------------------------------------------------------------------------
@@ -301,6 +337,7 @@ VARIANTS = [
     ("phi4_mini_json", "functools["), ("nemotron", None), ("lfm2", None), ("olmo3", None), ("gemma4", None),
     ("gemma4", "<start_function_call>"), ("gigachat3", None), ("gigachat3", ""), ("solar_open", None),
     ("unknown", None), ("apertus", None), ("functionary", None), ("pythonic", None), ("pythonic", '"parameters": '),
+    ("instructed", None),
 ]  # fmt: skip
 
 

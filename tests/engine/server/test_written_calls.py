@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlead_engine.api.answers.answer_formats import choose_formats, written_format
-from fairlead_engine.api.answers.object_formats import Forced
+from fairlead_engine.api.answers.object_formats import Forced, Instructed
 from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine_testing.written_templates import BEGIN, END, WRITES, F
 
@@ -67,7 +67,8 @@ def test_a_call_that_no_format_reads_has_none_whatever_markers_it_has(write: str
 )
 def test_the_templates_of_families_tell_their_formats(file: str, name: str | None) -> None:
     tools = choose_formats((FILES / f"{file}.jinja").read_text(), "auto", "auto").tools
-    assert type(tools) is (TOOL_FORMATS[name] if name else Forced)
+    others = {"gemma3": Instructed, "olmo2": Instructed, "phi4": Forced}
+    assert type(tools) is (TOOL_FORMATS[name] if name else others[file])
 
 
 @pytest.mark.parametrize(

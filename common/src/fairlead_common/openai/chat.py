@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jinja2
@@ -19,6 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fairlead_common.openai.budget import MAX_INDENTED_NESTING, MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES, nesting
+from fairlead_common.openai.instructed import as_instructed, has_calls
 
 Message = Mapping[str, Any]
 
@@ -29,6 +30,9 @@ _TEXT_PARTS = {None: "text", "text": "text", "input_text": "text", "output_text"
 _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Appended to the last message during rendering, to find the end of the message; the space shows whether the template
 trims. Source: `render_jinja_template` of transformers."""
+
+_SYSTEM_MARK = "SYSTEM_MESSAGE_TAG"
+"""Content of a system message that is tried."""
 
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -140,11 +144,14 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         *,
         sees_images: bool = False,
+        instructs_tools: bool = False,
         renders: bool = True,
     ) -> None:
-        """`sees_images`: whether the model sees images, so that the template writes image tokens. `renders`: whether to
-        compile the template, which runs parts of the source."""
+        """`sees_images`: whether the model sees images, so that the template writes image tokens. `instructs_tools`:
+        whether tools are told in a message (`instructed`), because the template has no place for tools. `renders`:
+        whether to compile the template, which runs parts of the source."""
         self.source = source
+        self.instructs_tools = instructs_tools
         self.sees_images = sees_images
         self.special_tokens = dict(special_tokens or {})
         if not renders:
@@ -170,6 +177,8 @@ class ChatTemplate:
         """
         shown = [_as_templates_expect(message, self.sees_images) for message in messages]
         tools = [_without_nulls(tool) for tool in tools or ()]
+        if self.instructs_tools and (tools or has_calls(shown)):
+            shown, tools = self._instructed(shown, tools), []
         if not continue_final_message:
             return self._render(shown, tools, add_generation_prompt, variables)
         final = shown[-1].get("content") if shown else None
@@ -177,6 +186,23 @@ class ChatTemplate:
             raise ChatTemplateError("continue_final_message needs a last message with text, which is to be continued")
         shown[-1] = {**shown[-1], "content": final + _CUT_MARK}
         return _until_mark(self._render(shown, tools, False, variables), final)
+
+    def _instructed(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> list[Message]:
+        try:
+            return as_instructed(messages, tools, in_system=self.shows_system)
+        except RecursionError as error:
+            raise ChatTemplateError(
+                "tools and calls are too deep; send lists and objects that are less deep"
+            ) from error
+
+    @cached_property
+    def shows_system(self) -> bool:
+        """Whether the text of a system message appears in the prompt."""
+        asked: list[Message] = [{"role": "system", "content": _SYSTEM_MARK}, {"role": "user", "content": "?"}]
+        try:
+            return _SYSTEM_MARK in self._render(asked, [], True, {})
+        except ChatTemplateError:
+            return False
 
     def _render(
         self,

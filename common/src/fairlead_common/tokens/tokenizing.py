@@ -117,11 +117,12 @@ class PromptTokenizer:
         special_tokens: Mapping[str, str] | None = None,
         joins_pairs: bool = False,
         image_token: str | None = None,
+        instructs_tools: bool = False,
         renders: bool = True,
     ) -> None:
         """`joins_pairs`: whether the model reads two texts to compare as one prompt. `image_token`: text of the token
-        for an image in a prompt; None = the model sees no images. `renders`: whether to compile the template, which
-        runs parts of the source; needed for rendering."""
+        for an image in a prompt; None = the model sees no images. `instructs_tools`: as in `ChatTemplate`. `renders`:
+        whether to compile the template, which runs parts of the source; needed for rendering."""
         try:
             with panics_as_errors():
                 self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
@@ -133,6 +134,7 @@ class PromptTokenizer:
         self.joins_pairs = joins_pairs
         self.special_tokens = dict(special_tokens or {})
         self.image_token = image_token
+        self.instructs_tools = instructs_tools
         self._renders = renders
         self.chat_template = self._template(chat_template) if chat_template else None
         self._quick: Encode | None = None
@@ -181,27 +183,40 @@ class PromptTokenizer:
 
     def seeing(self, image_token: str) -> "PromptTokenizer":
         """A copy for a model that sees images; templates write `image_token` for each image."""
+        return self._changed("image_token", image_token)
+
+    def instructing(self) -> "PromptTokenizer":
+        """A copy for a model whose template has no place for tools, which are told in a message."""
+        return self._changed("instructs_tools", True)
+
+    def _changed(self, name: str, value: Any) -> "PromptTokenizer":
         tokenizer = copy(self)
         tokenizer.__dict__.pop("digest", None)
-        tokenizer.image_token = image_token
+        setattr(tokenizer, name, value)
         if self.chat_template is not None:
             tokenizer.chat_template = tokenizer._template(self.chat_template.source)
         return tokenizer
 
     def _template(self, source: str) -> ChatTemplate:
-        sees_images = self.image_token is not None
-        return ChatTemplate(source, self.special_tokens, sees_images=sees_images, renders=self._renders)
+        return ChatTemplate(
+            source,
+            self.special_tokens,
+            sees_images=self.image_token is not None,
+            instructs_tools=self.instructs_tools,
+            renders=self._renders,
+        )
 
     @cached_property
     def digest(self) -> str:
-        """Names this tokenizer and template, and whether pairs are joined: equal digests tokenise every request equally
-        (hexadecimal)."""
+        """Names this tokenizer and template, and how prompts are made with both: equal digests tokenise every request
+        equally (hexadecimal)."""
         digest = blake2b(digest_size=16)
         template = self.chat_template.source if self.chat_template else ""
         pairs = ("joins pairs",) if self.joins_pairs else ()
         special = json.dumps(self.special_tokens, sort_keys=True)
         of_images = () if self.image_token is None else (f"image {self.image_token}",)
-        for part in (self.tokenizer_json, template, special, *pairs, *of_images):
+        of_tools = ("instructs tools",) if self.instructs_tools else ()
+        for part in (self.tokenizer_json, template, special, *pairs, *of_images, *of_tools):
             raw = part.encode()
             digest.update(len(raw).to_bytes(8, "little"))
             digest.update(raw)

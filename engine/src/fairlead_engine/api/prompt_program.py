@@ -38,15 +38,17 @@ class Files(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ModelShape(NamedTuple):
-    """What the core says of a model's prompts."""
+    """How a model's prompts are made, and how long they may be."""
 
     max_model_len: int
     joins_pairs: bool = False
     image_token: str | None = None
+    instructs_tools: bool = False
 
     def seen_by(self, tokenizer: PromptTokenizer) -> PromptTokenizer:
         """The tokenizer as this model uses it."""
         tokenizer = tokenizer.joining_pairs() if self.joins_pairs else tokenizer
+        tokenizer = tokenizer.instructing() if self.instructs_tools else tokenizer
         return tokenizer if self.image_token is None else tokenizer.seeing(self.image_token)
 
 

@@ -17,6 +17,7 @@ from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 from fairlead_common.wire.adapters import UnknownAdapter, split_adapter
 from fairlead_common.wire.messages import ModelInfo
 from fairlead_engine.api.answers.answer_formats import TEXT_ONLY, AnswerFormats
+from fairlead_engine.api.answers.object_formats import Instructed
 from fairlead_engine.api.grammar_job import GrammarJob
 from fairlead_engine.api.image_loader import placed, with_image_tokens
 from fairlead_engine.api.prompt_program import ModelShape, encoded_prompts
@@ -81,7 +82,8 @@ class ServedModel:
         image_token = None
         if task.images is not None:
             image_token = files.tokenizer.backend.id_to_token(task.images.image_token_id) or ""
-        self.shape = ModelShape(info.max_model_len, task.joins_pairs, image_token)
+        instructs_tools = isinstance(formats.tools, Instructed)
+        self.shape = ModelShape(info.max_model_len, task.joins_pairs, image_token, instructs_tools)
         self.tokenizer = self.shape.seen_by(files.tokenizer)
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
@@ -247,6 +249,7 @@ class ServedModel:
             shares_prefixes=info.shares_prefixes,
             joins_pairs=tokenizer.joins_pairs,
             image_token=tokenizer.image_token,
+            instructs_tools=tokenizer.instructs_tools,
         )
 
 

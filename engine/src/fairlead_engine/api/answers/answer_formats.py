@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
+from fairlead_common.openai.instructed import instruction
 from fairlead_engine.api.answers.answer_text import AnswerSource, CallArguments, CallBegun, CallCut, CallEnded
-from fairlead_engine.api.answers.object_formats import Forced
+from fairlead_engine.api.answers.object_formats import Forced, Instructed
 from fairlead_engine.api.answers.reasoning_formats import REASONING_FORMATS, ReasoningFormat
 from fairlead_engine.api.answers.tool_format import ToolFormat
 from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
@@ -20,6 +21,7 @@ _MOST_CHARACTERS = 10_000
 """Bound on the examined text behind the question: a call takes a few hundred characters."""
 _QUESTION = "How is the tide at 59.9 N 10.7 E?"
 _NAME = "look_up_tide"
+_RESULT = "It is high at half past four."
 _ARGUMENTS: Mapping[str, Any] = {"place": "Oslo", "days": 2, "heights": [0.5, "low"]}
 _PARAMETERS = {
     "type": "object",
@@ -93,6 +95,35 @@ def _behind_question(
     return None if place < 0 else text[place + len(_QUESTION) :][:_MOST_CHARACTERS]
 
 
+def can_instruct(template: str, special_tokens: Mapping[str, str] | None = None) -> bool:
+    """Whether a template has no place for tools, and shows a message that tells of tools, a call and a result."""
+    tokens = {**dict.fromkeys(_TOKENS, ""), **(special_tokens or {})}
+    question: Mapping[str, Any] = {"role": "user", "content": _QUESTION}
+    call = {"role": "assistant", "tool_calls": [{"id": _IDS[0], "type": "function", "function": _FUNCTION}]}
+    result = {"role": "tool", "tool_call_id": _IDS[0], "name": _NAME, "content": _RESULT}
+    try:
+        if _knows_tools(ChatTemplate(template, tokens), question):
+            return False
+        telling = ChatTemplate(template, tokens, instructs_tools=True)
+        texts = [telling.render(messages, tools=[_TOOL]) for messages in ([question], [question, call, result])]
+    except ChatTemplateError:
+        return False
+    told, written = instruction([_TOOL]), json.dumps({"name": _NAME, "arguments": _ARGUMENTS}, ensure_ascii=False)
+    shown = all(told in text and _QUESTION in text for text in texts)
+    return shown and written in texts[1] and _RESULT in texts[1]
+
+
+def _knows_tools(chat: ChatTemplate, question: Mapping[str, Any]) -> bool:
+    """Whether tools change the text, with a system message or without. Raises `ChatTemplateError` without a message."""
+    if chat.render([question], tools=[_TOOL]) != chat.render([question]):
+        return True
+    guided = [{"role": "system", "content": _RESULT}, question]
+    try:
+        return chat.render(guided, tools=[_TOOL]) != chat.render(guided)
+    except ChatTemplateError:
+        return False
+
+
 def _reads(tools: ToolFormat, answer: str) -> bool:
     """Whether the format finds exactly the rendered call behind its marker."""
     if tools.shape.begin not in answer:
@@ -117,7 +148,7 @@ def _reads(tools: ToolFormat, answer: str) -> bool:
         return False
 
 
-AUTO, NONE, UNKNOWN = "auto", "none", "unknown"
+AUTO, NONE, UNKNOWN, INSTRUCTED = "auto", "none", "unknown", "instructed"
 _TOOLS_SHOW = (
     *((marker, NONE) for marker in ("<function=", "<arg_key>", "<invoke ", "<tool_calls>")),  # not Hermes' all the same
     ("<|channel|>", "harmony"),
@@ -190,20 +221,24 @@ def choose_names(
     renders: bool = True,
 ) -> tuple[str, str]:
     """Names of the formats of calls and reasoning; for a template that writes no calls, the format shown by the
-    template's text. `unknown` = only a grammar makes calls. `renders`: whether the template may run."""
+    template's text. `unknown` = only a grammar makes calls, `instructed` = a message tells how to call, since the
+    template has no place for tools. `renders`: whether the template may run."""
     tools = tool_call_parser
     if tool_call_parser == AUTO:
         found, does_write = written_format(template, special_tokens) if template and renders else (None, False)
         tools = found or (NONE if does_write else _shown(template))
-        tools = UNKNOWN if tools == NONE else tools
+        if tools == NONE:
+            can = renders and not does_write and template is not None and can_instruct(template, special_tokens)
+            tools = INSTRUCTED if can else UNKNOWN
     return tools, _chosen(reasoning_parser, template, _REASONING_SHOWS)
 
 
 def formats_named(tools: str, reasoning: str, template: str | None) -> AnswerFormats:
     """The formats of these names; `none` = None, `unknown` = a format for grammars."""
-    unknown = Forced() if tools == UNKNOWN else None
+    others: Mapping[str, type[ToolFormat]] = {UNKNOWN: Forced, INSTRUCTED: Instructed}
+    kind = TOOL_FORMATS.get(tools) or others.get(tools)
     return AnswerFormats(
-        TOOL_FORMATS[tools](template) if tools in TOOL_FORMATS else unknown,
+        None if kind is None else kind(template),
         REASONING_FORMATS.get(reasoning) if tools != "harmony" else None,  # harmony has reasoning of its own
     )
 

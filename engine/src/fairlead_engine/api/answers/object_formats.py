@@ -43,6 +43,10 @@ class Hermes(Objects):
     shape = CallShape(begin, '\n{"name": "{name}", "arguments": ', "}\n" + end, "\n" + begin)
 
 
+class Instructed(Hermes):
+    """The same by models whose chat template has no place for tools, and which are told of tools in a message."""
+
+
 class ListedObjects(Objects):
     """Formats with calls as one list of objects."""
 

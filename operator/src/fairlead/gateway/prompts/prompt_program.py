@@ -202,6 +202,7 @@ class PromptReading:
             special_tokens=info.special_tokens,
             joins_pairs=info.joins_pairs,
             image_token=info.image_token,
+            instructs_tools=info.instructs_tools,
         )
         if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
             raise TokenizerError("its engine understands the same files differently")
