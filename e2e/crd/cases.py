@@ -114,21 +114,21 @@ _PLACED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
             {"method": "medusa"},
             {"method": "medusa", "source": "file:///heads"},
         ),
-        "engine.speculative.source must be left out with method ngram": (
-            {"method": "ngram", "source": "pvc://models/small"},
+        "engine.speculative.source must be left out with methods ngram and mtp": (
+            {"method": "mtp", "source": "pvc://models/small"},
             {"method": "draft", "source": "pvc://models/small"},
         ),
         "engine.speculative.source demo:// is for method draft": (
             {"method": "eagle3", "source": "demo://dinghy"},
             {"method": "draft", "source": "demo://dinghy"},
         ),
-        "engine.speculative.tree is for methods medusa and eagle3": (
+        "engine.speculative.tree is for methods medusa, eagle3 and mtp": (
             {"method": "ngram", "tree": "4x24"},
             {"method": "medusa", "source": "pvc://a/heads", "tree": "[[0],[0,0]]"},
         ),
         "engine.speculative.tree must be WIDTHxNODES": (
-            {"method": "eagle3", "source": "pvc://a/head", "tree": "[[0],[0,0]]"},
-            {"method": "eagle3", "source": "pvc://a/head", "tree": "4x24"},
+            {"method": "mtp", "tree": "[[0],[0,0]]"},
+            {"method": "mtp", "tree": "4x24"},
         ),
     },
     "spec.resources": {

@@ -302,7 +302,7 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
     "speculative": (
         rules.SPECULATIVE,
         st.fixed_dictionaries(
-            {"method": st.sampled_from(["ngram", "draft", "medusa", "eagle3"])},
+            {"method": st.sampled_from(["ngram", "draft", "medusa", "eagle3", "mtp"])},
             optional={
                 "source": st.none() | st.sampled_from(["demo://a", "pvc://a/demo://"]),
                 "tree": st.none() | st.sampled_from(["4x24", "[[0],[1]]", "x", "4x24\n"]),

@@ -124,7 +124,7 @@ def test_adapters_and_a_model_that_guesses_are_counted(run: Run, tmp_path: Path)
     assert found["adaptersBytes"] == 4 * 41_943_040 * 2 and found["draftBytes"] > 0
     assert not any("not reckoned" in each for each in found["assumed"])
     table = run("check", "-f", written(tmp_path, spec)).out
-    assert "places for adapters" in table and "the model that guesses tokens" in table
+    assert "places for adapters" in table and "what guesses tokens" in table
     (small / "config.json").write_text("{}")
     ended = run("check", "-f", written(tmp_path, spec))
     assert ended.status == 2 and "m0: engine.speculative.source: config.json:" in ended.err

@@ -186,6 +186,8 @@ def test_settings_that_do_not_compose_are_refused_by_name(settings: dict[str, An
 def test_a_head_that_sees_layers_is_refused(neox: Path) -> None:
     with pytest.raises(ConfigError, match="speculative-method: is eagle3, which sees what GPTNeoXForCausalLM holds"):
         make_engine(neox, speculative_method="eagle3", speculative_model=str(neox))
+    with pytest.raises(ConfigError, match="speculative-method: is mtp, and the model brings no layer for it"):
+        make_engine(neox, speculative_method="mtp")
 
 
 def test_tensor_parallelism_is_refused_before_any_rank_is_started(neox: Path) -> None:

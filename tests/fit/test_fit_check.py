@@ -1,6 +1,8 @@
 """Verdicts, and what is proposed: every proposal, made, fits."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,11 @@ from fairlead.fit.fit_check import Fit, Memory, Verdict, assumed, check, read_sh
 from fairlead.fit.memory_need import EngineChoice, reckon
 from fairlead.fit.presets import presets
 from fairlead.fit.remedies import remedies
-from fairlead_common.models.choices import DeviceKind, SpeculativeMethod
+from fairlead_common.models.choices import UTILIZATION, DeviceKind, SpeculativeMethod
 from fairlead_common.models.load_errors import ModelLoadError
 
 GIB = 2**30
+CONFIGS = Path(__file__).parent / "configs"
 LLAMA_8B, LLAMA_70B = (presets()[name].config for name in ("llama-3-1-8b-instruct", "llama-3-1-70b-instruct"))
 
 
@@ -94,7 +97,7 @@ def test_a_model_that_guesses_takes_weights_and_cache_and_is_not_divided() -> No
     own = reckon(shape, choice, DeviceKind.CUDA)
     assert (fit.need.draft, fit.need.weights) == (its.weights, own.weights)
     assert fit.need.kv_block == own.kv_block + its.kv_block
-    assert "the model that guesses tokens 3.2 GiB" in fit.message and not assumed(fit)[1:]
+    assert "what guesses tokens 3.2 GiB" in fit.message and not assumed(fit)[1:]
     crowded = check(shape, choice, gpu(10), draft)
     assert crowded.verdict is Verdict.TOO_LARGE
     assert "engine.speculative: left out" in map(str, remedies(crowded))
@@ -102,6 +105,24 @@ def test_a_model_that_guesses_takes_weights_and_cache_and_is_not_divided() -> No
     assert "engine.speculative.source, whose config.json is not at hand, takes memory that is not reckoned" in assumed(
         unknown
     )
+
+
+def test_a_checkpoints_layer_that_guesses_takes_weights_and_cache() -> None:
+    """GLM-4.6: of its last layer what its makers publish, without copies of embeddings and output."""
+    shape, memory = read_shape(json.loads((CONFIGS / "glm-4.6.json").read_text())["config"]), gpu(800)
+    choice = EngineChoice.of(spec(EngineSpec(speculative=Speculative(method=SpeculativeMethod.MTP))))
+    own, fit = reckon(shape, EngineChoice(), DeviceKind.CUDA), check(shape, choice, memory)
+    hidden, expert, heads = 5120, 1536, 96 * 128
+    linears = hidden * (2 * heads + 2 * 8 * 128) + 3 * 161 * hidden * expert + 160 * hidden + 2 * hidden * hidden
+    vectors = heads + 2 * 8 * 128 + 2 * 128 + 160 + 5 * hidden
+    assert fit.need.draft == 2 * (linears + vectors)
+    assert (fit.need.weights, fit.need.kv_block * 92) == (own.weights, own.kv_block * 93)
+    assert "what guesses tokens" in fit.message and not assumed(fit)[1:]
+    crowded = check(shape, choice, gpu((own.beside_cache + own.kv(2048)) / GIB / UTILIZATION + 3))
+    assert crowded.verdict is Verdict.TOO_LARGE
+    assert "engine.speculative: left out" in map(str, remedies(crowded))
+    refused = check(read_shape(LLAMA_8B), choice, memory)
+    assert refused.verdict is Verdict.NOT_SUPPORTED and "num_nextn_predict_layers" in refused.message
 
 
 def test_a_context_that_nobody_asked_for_is_lowered_as_the_engine_lowers_it() -> None:

@@ -124,19 +124,20 @@ class EngineConfig:
     speculative_method: str | None = None
     """Who guesses the tokens that come next, which a step then computes beside the next one and keeps as far as they
     are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer), draft (a
-    smaller model), medusa (heads beside the model) or eagle3 (a layer beside the model). Answers stay the same. Steps
-    then do not overlap (`async_scheduling`), and requests with a thinking budget are not guessed for. None = nobody."""
+    smaller model), medusa (heads beside the model), eagle3 (a layer beside the model) or mtp (the layer for
+    multi-token prediction that a checkpoint of DeepSeek-V3 or GLM-4.5 brings along). Answers stay the same. Steps then
+    do not overlap (`async_scheduling`), and requests with a thinking budget are not guessed for. None = nobody."""
     speculative_model: str | None = None
     """Folder of the smaller model, for draft, whose tokenizer must be the model's; its weights come as stored. Or that
-    of the heads, for medusa, or of the head, for eagle3. Keys and values of a smaller model, and of eagle3's head, take
-    their part of the cache's memory."""
+    of the heads, for medusa, or of the head, for eagle3. Keys and values of a smaller model, of eagle3's head and of
+    mtp's layer take their part of the cache's memory."""
     num_speculative_tokens: int | None = None
     """Places of one sequence that are guessed in one step, at most; fewer where fewer turn out right, none where none
     does. None = 4, or as many as the paths of `speculative_tree` have.
     """
     speculative_tree: str | None = None
-    """Guesses for medusa and eagle3 to make where that is not one for each place: a tree of them, all of which a step
-    verifies. A list of paths such as [[0],[0,0],[1]] (Medusa's medusa_choices: the likeliest token, the likeliest
+    """Guesses for medusa, eagle3 and mtp to make where that is not one for each place: a tree of them, all of which a
+    step verifies. A list of paths such as [[0],[0,0],[1]] (Medusa's medusa_choices: the likeliest token, the likeliest
     behind it, the second likeliest; medusa alone), or WIDTHxNODES such as 4x24: at each place the 4 likeliest guesses
     are followed by 4 each, and of all those the 24 are verified that are likeliest as a whole. At most 63. None = a
     chain.
@@ -230,7 +231,7 @@ class EngineConfig:
                 "leave one of them out",
             )
         if method.drafter is not None:
-            if not self.speculative_model:
+            if "speculative_model" in method.settings and not self.speculative_model:
                 raise ConfigError("speculative_model", "is not given", f"name the folder for {self.speculative_method}")
             if self.tensor_parallel_size > 1:
                 raise ConfigError(

@@ -398,7 +398,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         gated = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
     expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
-    for index in range(config.num_layers):
+    for index in range(config.num_layers + config.num_guessing_layers):
         prefix = f"model.layers.{index}"
         norms = ["input_layernorm", "post_attention_layernorm"]
         if family.startswith(("Olmo2", "Olmo3", "Exaone")):
@@ -451,9 +451,20 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
             yield from _linears(f"{prefix}.mlp", gated, config.mlp_bias)
+        if index >= config.num_layers:
+            yield from _around_guessing_layer(prefix, config)
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)
+
+
+def _around_guessing_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    """What a layer for multi-token prediction has beside a decoder layer: also the model's embedding and output."""
+    hidden = config.hidden_size
+    yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in ("enorm", "hnorm", "shared_head.norm"))
+    yield f"{prefix}.eh_proj.weight", (hidden, 2 * hidden)
+    for name in ("embed_tokens", "shared_head.head"):
+        yield f"{prefix}.{name}.weight", (config.vocab_size, hidden)
 
 
 def _recurrent_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]]:

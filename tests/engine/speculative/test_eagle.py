@@ -21,7 +21,6 @@ from fairlead_engine.runner import model_part
 from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import (
     HEAD_DIM,
@@ -31,9 +30,10 @@ from fairlead_engine_testing.eagle_heads import (
     eagle_tensors,
     write_eagle_head,
 )
-from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
+from fairlead_engine_testing.greedy_answers import small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
 
 WORDS, OWN_WORDS, HIDDEN, LAYERS = 61, 40, 64, 7
 EPS, THETA = 1e-5, 10_000.0
@@ -121,32 +121,6 @@ def config_of(folder: Path, head: Path | None, **settings: Any) -> EngineConfig:
     return small_config(folder, **{**common, **settings})
 
 
-Guess = tuple[str, list[int], list[int]]
-"""Of a request: what was known, and what was guessed to come."""
-
-
-def serve(config: EngineConfig, asked: list[EngineRequest]) -> tuple[EngineLoad, list[Guess]]:
-    engine = engine_of_blocks(config, 20)
-    guesses: list[Guess] = []
-    collect = engine.runner.collect
-
-    def watched(launched: Any) -> Any:
-        sampled = collect(launched)
-        for item in launched.batch.chunks:
-            if item.drafts:
-                guesses.append((item.sequence.request_id, list(item.sequence.token_ids), list(item.drafts)))
-        return sampled
-
-    engine.runner.collect = watched  # type: ignore[method-assign]
-    answered(engine, asked)
-    assert engine.blocks.num_free == engine.blocks.num_blocks
-    return engine.load, guesses
-
-
-BIASES: list[dict[int, float]] = [{}, {7: 2.5, 32: 2.0}, {7: 99.0}]
-"""Some guesses stand then, and all."""
-
-
 def held_to_the_reference(
     folder: Path,
     head: Path,
@@ -160,7 +134,7 @@ def held_to_the_reference(
     """All that was guessed is what the reference guesses. `behind`: of requests, which tokens the head has seen behind
     positions where others came."""
     reference, behind = Reference(folder, tensors or eagle_tensors(FIELDS), layers), behind or {}
-    load, guesses = serve(config_of(folder, head, **settings), asked)
+    load, guesses = watched_guesses(config_of(folder, head, **settings), asked)
     biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
     for request_id, known, drafts in guesses:
         assert drafts == reference.drafts(known, len(drafts), biases[request_id], behind.get(request_id, {}))
@@ -169,20 +143,10 @@ def held_to_the_reference(
     return load
 
 
-def requests() -> list[EngineRequest]:
-    return [
-        make_request(
-            str(index), [2 + (11 * index + 3 * place) % 50 for place in range(1 + 4 * index)], arrival_time=index,
-            max_tokens=18, ignore_eos=True, logit_bias=BIASES[index % 3],
-        )
-        for index in range(6)
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("host", [None, 2**20])
 def test_guesses_are_the_references(host: int | None, folder: Path, tmp_path: Path) -> None:
     """In chunks, mixed steps and after preemption, and wherever some guesses stand and some do not."""
-    load = held_to_the_reference(folder, write_head(tmp_path), requests(), host_kv_cache_memory=host)
+    load = held_to_the_reference(folder, write_head(tmp_path), biased_requests(), host_kv_cache_memory=host)
     assert load.num_preemptions
     assert bool(load.num_blocks_loaded) == (host is not None)
     assert 0 < sum(load.num_accepted_per_position) < load.num_draft_tokens
@@ -202,7 +166,7 @@ def test_guesses_are_the_references_where_steps_are_captured(
     kept = StepGraphs.decode
     monkeypatch.setattr(StepGraphs, "decode", decode)
     monkeypatch.setattr(model_part, "choose_recorder", lambda *_, **__: CPUGraphs())
-    held_to_the_reference(folder, write_head(tmp_path), requests()[:4], attention_backend="block_tables")
+    held_to_the_reference(folder, write_head(tmp_path), biased_requests()[:4], attention_backend="block_tables")
     assert decoded
 
 
@@ -216,7 +180,7 @@ def test_a_head_says_which_layers_it_sees(
     """vLLM's list counts what goes into layers; the one that trainers write what comes out of them."""
     found = {"eagle_aux_hidden_state_layer_ids": said}
     head = write_head(tmp_path, lambda fields, _: fields.update(found if where == "top" else {where: found}))
-    held_to_the_reference(folder, head, requests()[:3], layers=layers)
+    held_to_the_reference(folder, head, biased_requests()[:3], layers=layers)
 
 
 def test_who_shares_a_prefix_guesses_on_with_what_stood_behind_it(folder: Path, tmp_path: Path) -> None:
@@ -238,7 +202,7 @@ def other_names(fields: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 def test_a_head_may_bring_its_embeddings_and_call_its_layer_otherwise(folder: Path, tmp_path: Path) -> None:
     own = {"embed_tokens.weight": torch.randn(WORDS, HIDDEN)}
     head = write_head(tmp_path, lambda *given: (other_names(*given), given[1].update(own)), form="bin")
-    held_to_the_reference(folder, head, requests()[:3], tensors=eagle_tensors(FIELDS) | own)
+    held_to_the_reference(folder, head, biased_requests()[:3], tensors=eagle_tensors(FIELDS) | own)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +252,7 @@ def test_embeddings_that_are_the_models_are_scaled_as_the_model_scales_them(tmp_
     tensors = {**eagle_tensors(fields), "embed_tokens.weight": own}
     head = load_eagle_head(write_eagle_head(tmp_path / "own", fields, tensors), *given)
     torch.testing.assert_close(head.embed(ids), own)
-    load, _ = serve(
+    load, _ = watched_guesses(
         config_of(folder, tmp_path / "shared"), [make_request("a", [3, 9, 7], max_tokens=12, ignore_eos=True)]
     )
     assert load.num_draft_tokens

@@ -302,7 +302,7 @@ def test_what_is_no_tree_is_refused_by_name(
 
 
 def test_trees_are_for_heads_alone(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="set speculative-method to medusa or eagle3") as error:
+    with pytest.raises(ConfigError, match="set speculative-method to medusa or eagle3 or mtp") as error:
         config_of(folder, speculative_method="ngram", speculative_tree="3x9")
     assert error.value.field == "speculative_tree"
 

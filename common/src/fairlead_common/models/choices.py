@@ -96,6 +96,7 @@ class SpeculativeMethod(StrEnum):
     DRAFT = "draft"
     MEDUSA = "medusa"
     EAGLE3 = "eagle3"
+    MTP = "mtp"
 
 
 _NUM_SEQS = {DeviceKind.CPU: 32, DeviceKind.CUDA: 256}

@@ -162,6 +162,8 @@ class DecoderShape:
     """Layers that keep `state` of a sequence in place of keys and values."""
     state: StateShape | None = None
     """None = all layers attend."""
+    num_guessing_layers: int = 0
+    """Layers beside the model in the checkpoint, each of which guesses one token further; the first can be served."""
     max_position_embeddings: int
     """Longest context, in tokens, that the model was made for."""
     dtype: str
@@ -246,9 +248,13 @@ class ModelConfig(DecoderShape):
         local = None if self.local_rope is None else self.local_rope.for_context(longest)
         return replace(self, rope=self.rope.for_context(longest), local_rope=local)
 
+    def window(self, layer: int) -> int:
+        """Of a layer, as in `windows`; a guessing layer behind the model's sees all earlier tokens."""
+        return self.windows[layer] if layer < self.num_layers else 0
+
     def is_local(self, layer: int) -> bool:
         """Whether the layer's rotary embedding is `local_rope`."""
-        found = layer in self.unturned if self.unturned else bool(self.windows[layer])
+        found = layer in self.unturned if self.unturned else bool(self.window(layer))
         return found and self.local_rope is not None
 
     @property
@@ -327,8 +333,12 @@ class ModelConfig(DecoderShape):
         inner = share(self.intermediate_size, ranks)
         return gated_feed_forward("mlp", self.num_layers, self.hidden_size, inner, bias=self.mlp_bias)
 
+    def guessing_parts(self) -> list[WeightPart]:
+        """The first guessing layer, loaded beside the model where it guesses; embeddings and output are the model's."""
+        return []
+
     def unserved_parts(self) -> list[WeightPart]:
-        """Further weights of a checkpoint, which the engine does not load."""
+        """Further weights of a checkpoint, which the engine does not load with the model."""
         return []
 
     @property

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_engine.model.classifier import Classifier
+from fairlead_engine.model.guessing_layer import GuessingLayer
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapter_slots import AdaptedRows, AdapterSlots
@@ -30,14 +31,15 @@ class BetweenAttentions(Protocol):
 
 
 class Taps(NamedTuple):
-    """Copies the inputs of some layers, of all tokens of a step."""
+    """Copies the inputs of some layers, or of the output projection, of all tokens of a step."""
 
     layers: tuple[int, ...]
+    """The output projection counts as a layer behind the last."""
     streams: Tensor
     """[tokens, layers x hidden], filled in: the layers side by side."""
 
     def take(self, layer: int, stream: Tensor) -> None:
-        """Takes the input of a layer, [tokens, hidden]."""
+        """Takes the input of a layer, or of the output projection, [tokens, hidden]."""
         for place, wanted in enumerate(self.layers):
             if wanted == layer:
                 width = stream.shape[1]
@@ -69,6 +71,8 @@ class Decoder:
     """None = it generates."""
     vision: VisionTower | None = None
     """For images; None = without."""
+    guessing: GuessingLayer | None = None
+    """The checkpoint's layer that guesses one token further; None = absent, or not asked for."""
 
     @property
     def why_not_captured(self) -> str | None:
@@ -104,8 +108,12 @@ class Decoder:
             taps.take(len(self.layers) - 1, stream)
         last = self.layers[-1]
         attended = last.attention.attend(heads, step, rotations, caches[-1])
-        rows = step.logit_rows  # nobody asks for what comes after the last attention of the others
-        self.adapt(step.adapted_reads)
+        rows = step.logit_rows
+        if taps is not None and len(self.layers) in taps.layers:
+            every, _ = self.final_norm(*last.after_attention(attended, stream))
+            taps.take(len(self.layers), every)
+            return every[rows]
+        self.adapt(step.adapted_reads)  # nobody asks for what comes after the last attention of the others
         hidden, _ = self.final_norm(*last.after_attention(attended[rows], stream[rows]))
         return hidden
 

@@ -85,9 +85,11 @@ def load_model(
     watch: Watch | None = None,
     slots: AdapterSlots | None = None,
     head_quantization: str | None = None,
+    guesses: bool = False,
 ) -> Decoder:
     """Reads, converts and fuses one rank's part of the weights. Rounds linear layers to the format `quantization`, and
-    the output projection to `head_quantization`; None = as stored. `slots`: empty slots for adapters.
+    the output projection to `head_quantization`; None = as stored. `slots`: empty slots for adapters. `guesses`:
+    whether the checkpoint's layer that guesses is read, too, if there is one.
 
     `watch` gets every linear layer, and returns its replacement. Raises ModelLoadError, naming the file or tensor that
     does not fit, and ConfigError for a checkpoint with another quantisation.
@@ -102,7 +104,7 @@ def load_model(
         if config.is_text_part:  # whether it is tied is said of the whole, by some files wrongly
             config = replace(config, tie_word_embeddings=not checkpoint.has("lm_head.weight"))
         return BUILDERS[generating(config.architecture)](
-            Weights(checkpoint, config, source, shard, watch, slots, head_format), config
+            Weights(checkpoint, config, source, shard, watch, slots, head_format, guesses=guesses), config
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairlead_common.models.model_config import ModelConfig, QueryNorm
 from fairlead_common.models.rope_config import RopeConfig
-from fairlead_engine.errors import ConfigError
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights
 from fairlead_engine.kernels.gates import SILU, Gate
@@ -20,6 +20,7 @@ from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
+from fairlead_engine.model.guessing_layer import GuessingLayer
 from fairlead_engine.model.layers import (
     Attention,
     AttentionLayer,
@@ -66,6 +67,20 @@ class NormNames(NamedTuple):
 
 
 BEFORE_BOTH = NormNames()
+
+
+class GuessingNames(NamedTuple):
+    """Names in a checkpoint of a layer for multi-token prediction: the decoder layer, and what is around it."""
+
+    field: str
+    """Of `config.json`, which promises the layer."""
+    layer: str
+    join: str
+    embedding_norm: str
+    hidden_norm: str
+    final_norm: str
+
+
 _NAMES_OF_HEAD_NORMS = {
     QueryNorm.HEADS: ("q_norm", "k_norm"),
     QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
@@ -90,9 +105,13 @@ class Weights:
         watch: Watch | None = None,
         slots: AdapterSlots | None = None,
         head_format: WeightFormat | None = None,
+        *,
+        guesses: bool = False,
     ) -> None:
         """`source`: format of each linear layer. `shard`: the part to make. `watch`: replaces linear layers. `slots`:
-        of adapters; None = without. `head_format`: rounding of the output projection."""
+        of adapters; None = without. `head_format`: rounding of the output projection. `guesses`: whether a layer of the
+        checkpoint that guesses a token further is wanted."""
+        self.guesses = guesses
         self._watch = watch
         self._head_format = head_format
         self._checkpoint = checkpoint
@@ -110,29 +129,30 @@ class Weights:
         norms: NormNames = BEFORE_BOTH,
         vision: VisionTower | None = None,
         kind: type[DecoderLayer] = DecoderLayer,
+        guessing: GuessingNames | None = None,
     ) -> Decoder:
         """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name. No tensor may be
-        left over. `vision`: the tower for its images; `kind`: of all layers."""
+        left over. `vision`: the tower for its images; `kind`: of all layers; `guessing`: the layer that guesses, made
+        where it is wanted."""
+        if guessing is not None and self.guesses:
+            self._check_promised(guessing)
         config, words = self._config, self.shard.part(self._config.vocab_size)
         shape = config.vocab_size, config.hidden_size
         embedding = self._checkpoint.stacked(["model.embed_tokens.weight"], shape[:1], shape[1], row_parts=[words])
         self._count(embedding, config.vocab_size * config.hidden_size)
-        layers = tuple(
-            kind(
-                norms=LayerNorms(
-                    *(name if name is None else self.norm(f"{prefix}.{name}", config.hidden_size) for name in norms)
-                ),
-                attention=attention(prefix),
-                feed_forward=feed_forward(prefix),
-            )
-            for prefix in (f"model.layers.{index}" for index in range(config.num_layers))
-        )
+
+        def layer(prefix: str) -> DecoderLayer:
+            own = (None if name is None else self.norm(f"{prefix}.{name}", config.hidden_size) for name in norms)
+            return kind(norms=LayerNorms(*own), attention=attention(prefix), feed_forward=feed_forward(prefix))
+
+        layers = tuple(layer(f"model.layers.{index}") for index in range(config.num_layers))
         final_norm = self.norm("model.norm", config.hidden_size)
         if not config.task.labels:
             final_norm.weight.mul_(config.logit_scale)
         classifier = self._classifier() if config.task.labels else None
         is_tied = config.tie_word_embeddings
         head = self._head(embedding if is_tied else None, words) if classifier is None else classifier.projection
+        beside = None if guessing is None or not self.guesses else self._guessing_layer(guessing, layer)
         self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if is_tied else None)
         return Decoder(
             config=config,
@@ -150,7 +170,31 @@ class Weights:
             weight_bytes=self._weight_bytes,
             vision=vision,
             classifier=classifier,
+            guessing=beside,
         )
+
+    def _check_promised(self, names: GuessingNames) -> None:
+        """Raises ModelLoadError before anything is read where the layer that guesses is missing."""
+        if not any(name.startswith(f"{names.join}.") for name in self._checkpoint.names()):
+            raise ModelLoadError(
+                ModelLoadReason.MISSING_TENSOR,
+                f"config.json promises layers that guess ({names.field}), and the checkpoint has none: there is no "
+                f"tensor {names.join}.weight. Fetch a checkpoint with them, or leave out speculative-method.",
+            )
+
+    def _guessing_layer(self, names: GuessingNames, layer: Callable[[str], DecoderLayer]) -> GuessingLayer:
+        """Its bytes count, and its parameters do not: they are none of the model's. No adapter changes it."""
+        hidden, slots, counted = self._config.hidden_size, self._slots, self._num_parameters
+        self._slots = None
+        found = GuessingLayer(
+            embedding_norm=self.norm(names.embedding_norm, hidden),
+            hidden_norm=self.norm(names.hidden_norm, hidden),
+            join=self.linear({names.join: hidden}, 2 * hidden, is_sensitive=True),
+            layer=layer(names.layer),
+            final_norm=self.norm(names.final_norm, hidden),
+        )
+        self._slots, self._num_parameters = slots, counted
+        return found
 
     def _classifier(self) -> Classifier:
         """Replaces the output projection; whole on every rank. Raises ConfigError."""
@@ -245,7 +289,7 @@ class Weights:
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
-            scoring=Scoring(config.windows[layer], config.soft_cap, sinks, config.are_windows_aligned),
+            scoring=Scoring(config.window(layer), config.soft_cap, sinks, config.are_windows_aligned),
             query_scale=config.query_scale,
             is_local=config.is_local(layer),
             projection_norm=projection_norm,

@@ -105,7 +105,7 @@ class ModelPart:
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
         self.tapped_layers: tuple[int, ...] = ()
-        """Layers whose inputs each step returns; set before `allocate`."""
+        """Layers whose inputs each step returns, of which the output projection is the last; set before `allocate`."""
         self.meter = choose_meter(self.device)
         """None = the device's memory is the machine's."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
@@ -121,11 +121,12 @@ class ModelPart:
         folder = Path(settings.model)
         if settings.max_image_pixels is not None and found.task.images is None:
             raise ConfigError("max_image_pixels", "is set, and this model sees no images", "leave it out")
+        if not isinstance(found, ForeignConfig) and found.recurrent:
+            _check_recurrent(settings, found, self.shard.size)
+        guesses = _asks_for_layer(settings, 0 if isinstance(found, ForeignConfig) else found.num_guessing_layers)
         if isinstance(found, ForeignConfig):
             check_settings(settings, self.shard.size)
             return load_foreign(folder, found, self.dtype, self.device)
-        if found.recurrent:
-            _check_recurrent(settings, found, self.shard.size)
         if found.vision is not None and self.shard.size > 1:
             problem = f"is {self.shard.size}, and a model that sees images is not divided"
             raise ConfigError("tensor_parallel_size", problem, "leave it out, or take a smaller model")
@@ -139,7 +140,7 @@ class ModelPart:
             )  # fmt: skip
         return load_model(
             folder, config, self.dtype, self.device, settings.quantization, self.shard,
-            slots=slots, head_quantization=settings.head_quantization,
+            slots=slots, head_quantization=settings.head_quantization, guesses=guesses,
         )  # fmt: skip
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
@@ -312,6 +313,18 @@ def _check_recurrent(settings: EngineConfig, config: DecoderShape, num_ranks: in
     if settings.drafting_method is not None:
         problem = f"is set, and the recurrent layers of {name} cannot go back behind a draft"
         raise ConfigError("speculative_method", problem, "leave it out")
+
+
+def _asks_for_layer(settings: EngineConfig, num_layers: int) -> bool:
+    """Whether a layer of the checkpoint is to guess. Raises ConfigError where it brings none."""
+    method = settings.drafting_method
+    if method is None or not method.is_in_checkpoint:
+        return False
+    if not num_layers:
+        problem = f"is {settings.speculative_method}, and the model brings no layer for it that is read here"
+        hint = "use a checkpoint with one, or another method"
+        raise ConfigError("speculative_method", f"{problem} (num_nextn_predict_layers)", hint)
+    return True
 
 
 def _for_images(config: ModelConfig, most: int | None) -> ModelConfig:

@@ -184,6 +184,8 @@ class Method:
     module imports torch, unlike the core. None = the proposer knows the tokens itself."""
     is_model: bool = False
     """Whether `speculative_model` is a whole model (demo:// too), with the tokenizer of `model`."""
+    is_in_checkpoint: bool = False
+    """Whether a layer of the model's own checkpoint guesses, which is loaded with the model then."""
     why_no_paths: str | None = None
     """Why `speculative_tree` cannot be a list of paths; None = it can."""
 
@@ -198,6 +200,12 @@ METHODS: dict[SpeculativeMethod, Method] = {
         settings=("speculative_model", "speculative_tree"),
         drafter="eagle_drafts:EagleDrafts",
         why_no_paths="an EAGLE head follows the guesses that turn out likeliest",
+    ),
+    SpeculativeMethod.MTP: Method(
+        settings=("speculative_tree",),
+        drafter="mtp_drafts:MtpDrafts",
+        is_in_checkpoint=True,
+        why_no_paths="a layer of the checkpoint follows the guesses that turn out likeliest",
     ),
 }
 

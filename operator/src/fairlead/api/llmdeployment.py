@@ -127,11 +127,12 @@ class Speculative:
 
     method: SpeculativeMethod
     """Source of the drafts: ngram = tokens after the same few tokens earlier in prompt and answer; draft = a smaller
-    model with the same tokenizer; medusa = Medusa heads for the model; eagle3 = an EAGLE-3 head for it."""
+    model with the same tokenizer; medusa = Medusa heads for the model; eagle3 = an EAGLE-3 head for it; mtp = the layer
+    for multi-token prediction that the model's own checkpoint brings along."""
     source: Annotated[
         str | None, Constraints(min_length=1, max_length=1024, rules=rules.SPECULATIVE_SOURCE, default_text="none")
     ] = None
-    """Where the smaller model or the heads are; needed for every method but ngram. As model.source:
+    """Where the smaller model or the heads are; needed for every method but ngram and mtp. As model.source:
     hf://ORGANISATION/NAME and the like are downloaded before the engine starts, with model.credentials into
     model.cache; pvc://CLAIM/FOLDER is a folder on a PersistentVolumeClaim of the same namespace, which may be the
     model's, file:///FOLDER a folder on the machine (only where the operator's settings allow it), demo://NAME a model
@@ -141,9 +142,9 @@ class Speculative:
     tree: Annotated[
         str | None, Constraints(min_length=3, max_length=2048, pattern=_SPECULATIVE_TREE, default_text="none")
     ] = None
-    """Several guesses for each place, all of which a step verifies, of medusa and eagle3: WIDTHxNODES such as 4x24 (at
-    each place the 4 likeliest are followed by 4 each, and the 24 that are likeliest as a whole are verified), or for
-    medusa a list of paths such as [[0],[0,0],[1]] (its medusa_choices)."""
+    """Several guesses for each place, all of which a step verifies, of medusa, eagle3 and mtp: WIDTHxNODES such as 4x24
+    (at each place the 4 likeliest are followed by 4 each, and the 24 that are likeliest as a whole are verified), or
+    for medusa a list of paths such as [[0],[0,0],[1]] (its medusa_choices)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,26 +185,28 @@ SPECULATIVE_SOURCE = _source_rules(
 
 SPECULATIVE = (
     Rule(
-        "self.method == 'ngram' || has(self.source)",
+        "self.method == 'ngram' || self.method == 'mtp' || has(self.source)",
         "engine.speculative.source must be set for methods draft, medusa and eagle3: it says where the smaller model "
         "or the heads are",
     ),
     Rule(
-        "self.method != 'ngram' || !has(self.source)",
-        "engine.speculative.source must be left out with method ngram, which reads no model: or choose draft, medusa "
-        "or eagle3",
+        "(self.method != 'ngram' && self.method != 'mtp') || !has(self.source)",
+        "engine.speculative.source must be left out with methods ngram and mtp, which read no further model: or choose "
+        "draft, medusa or eagle3",
     ),
     Rule(
-        "!has(self.source) || !self.source.matches('^demo://') || self.method == 'draft' || self.method == 'ngram'",
+        "!has(self.source) || !self.source.matches('^demo://') || self.method == 'draft' || self.method == 'ngram' || "
+        "self.method == 'mtp'",
         "engine.speculative.source demo:// is for method draft: no heads come with the engine",
     ),
     Rule(
-        "!has(self.tree) || self.method == 'medusa' || self.method == 'eagle3'",
-        "engine.speculative.tree is for methods medusa and eagle3: others guess one token for each place",
+        "!has(self.tree) || self.method == 'medusa' || self.method == 'eagle3' || self.method == 'mtp'",
+        "engine.speculative.tree is for methods medusa, eagle3 and mtp: others guess one token for each place",
     ),
     Rule(
-        f"!has(self.tree) || self.method != 'eagle3' || self.tree.matches('{_DYNAMIC_TREE}')",
-        "engine.speculative.tree must be WIDTHxNODES such as 4x24 for method eagle3: a list of paths is for medusa",
+        f"!has(self.tree) || (self.method != 'eagle3' && self.method != 'mtp') || self.tree.matches('{_DYNAMIC_TREE}')",
+        "engine.speculative.tree must be WIDTHxNODES such as 4x24 for methods eagle3 and mtp: a list of paths is for "
+        "medusa",
     ),
 )
 """On `spec.engine.speculative`."""

@@ -184,6 +184,9 @@ def size(num_bytes: float) -> str:
 def _refusal(shape: ModelConfig, choice: EngineChoice) -> tuple[Verdict, str] | None:
     if why := undivided(shape, choice.ranks):
         return Verdict.NOT_DIVISIBLE, f"engine.tensorParallelSize is {choice.ranks}, {why}"
+    if choice.guesses_itself and not shape.num_guessing_layers:
+        message = "engine.speculative.method is mtp, and the model brings no layer for it that is read here"
+        return Verdict.NOT_SUPPORTED, f"{message} (num_nextn_predict_layers): choose another method, or leave it out"
     if choice.quantization is not None and choice.quantization not in ROUNDED:
         return Verdict.NOT_SUPPORTED, f"engine.quantization {choice.quantization} is none of {', '.join(ROUNDED)}"
     stored = shape.stored
@@ -273,7 +276,7 @@ def _beside(found: Fit) -> str:
 
 def extras(need: Need) -> list[tuple[str, int]]:
     """What is loaded beside a model's weights."""
-    loaded = [("the model that guesses tokens", need.draft), ("places for adapters", need.adapters)]
+    loaded = [("what guesses tokens", need.draft), ("places for adapters", need.adapters)]
     return [(what, each) for what, each in loaded if each]
 
 

@@ -66,6 +66,8 @@ class EngineChoice:
     """Source of the speculative model or heads in memory; None = none."""
     is_draft: bool = False
     """Whether the guesser is a model with a shape of its own, not heads."""
+    guesses_itself: bool = False
+    """Whether a layer of the model's own checkpoint guesses."""
     is_open: bool = False
     """Whether another image or a device argument may change everything."""
 
@@ -99,6 +101,7 @@ class EngineChoice:
             adapter_rank=_number(extra, "max-lora-rank", engine.max_lora_rank) or ADAPTER_RANK,
             guesser=None if speculative is None else speculative.source,
             is_draft=speculative is not None and speculative.method is SpeculativeMethod.DRAFT,
+            guesses_itself=speculative is not None and speculative.method is SpeculativeMethod.MTP,
             is_open=engine.image is not None or "device" in extra,
         )
 
@@ -169,11 +172,11 @@ class Need:
 
     weights: int
     draft: int
-    """Weights of the speculative model, which is not divided."""
+    """Weights of the speculative model, or of the checkpoint's layer that guesses, which are not divided."""
     adapters: int
     """The device's adapter slots, empty or not."""
     kv_block: int
-    """A block of the cache, the speculative model's included."""
+    """A block of the cache, with the keys and values of what guesses."""
     block_size: int
     """Tokens of it."""
     work_space: int
@@ -240,6 +243,9 @@ def reckon(
         work_space=_work_space(shape, choice, device, each),
         libraries=_LIBRARIES[device],
     )
+    if choice.guesses_itself:
+        own = _kept_bytes(shape, shape.guessing_parts(), choice, device, each)
+        return replace(need, draft=own, kv_block=need.kv_block + _layers_block_bytes(shape, 1, choice, each))
     if draft is None:
         return need
     alone = replace(choice, ranks=1, quantization=None, head_quantization=None, num_adapters=0)
@@ -254,12 +260,8 @@ def reckon(
 
 def weight_bytes(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, each: int) -> int:
     """Of one rank's weights in memory; `each`: bytes of a float."""
-    parts, kept = shape.parts(choice.ranks), weights_format(shape, choice)
-    total = 0
-    for part in parts:
-        is_quantised = kept is not None and kept.takes(part) and part.role is not WeightRole.RESTORED
-        total += kept.kept_bytes(part, device, each) if is_quantised and kept is not None else part.weights * each
-        total += part.biases * each
+    parts = shape.parts(choice.ranks)
+    total = _kept_bytes(shape, parts, choice, device, each)
     head = next(
         (
             part
@@ -269,6 +271,18 @@ def weight_bytes(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, e
         None,
     )
     return total + (0 if head is None else _of_head(head, shape.tie_word_embeddings, choice, device, each))
+
+
+def _kept_bytes(
+    shape: ModelConfig, parts: Iterable[WeightPart], choice: EngineChoice, device: DeviceKind, each: int
+) -> int:
+    """Of some of the model's parts in memory, a tied output projection aside."""
+    kept, total = weights_format(shape, choice), 0
+    for part in parts:
+        is_quantised = kept is not None and kept.takes(part) and part.role is not WeightRole.RESTORED
+        total += kept.kept_bytes(part, device, each) if is_quantised and kept is not None else part.weights * each
+        total += part.biases * each
+    return total
 
 
 def _of_head(head: WeightPart, is_tied: bool, choice: EngineChoice, device: DeviceKind, each: int) -> int:
@@ -287,10 +301,15 @@ def adapter_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
 
 
 def kv_block_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
-    """Of one block of one rank's cache."""
+    """Of one block of one rank's cache, without the keys and values of what guesses."""
+    return _layers_block_bytes(shape, shape.num_attention_layers, choice, each)
+
+
+def _layers_block_bytes(shape: ModelConfig, num_layers: int, choice: EngineChoice, each: int) -> int:
+    """Of one block of one rank's cache, for so many of the model's layers."""
     is_float = choice.kv_dtype == KvCacheDtype.AUTO
     return block_bytes(
-        shape.num_attention_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size,
+        num_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size,
         each if is_float else 1, has_scales=not is_float, has_values=shape.shared_value_dim is None,
     )  # fmt: skip
 

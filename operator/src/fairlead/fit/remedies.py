@@ -125,8 +125,8 @@ def _fewer_beside(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:
     choice = found.choice
     if choice.num_adapters > 1:
         yield SpecChange("engine.maxLoras", "1"), replace(choice, num_adapters=1)
-    if found.draft is not None:
-        yield SpecChange("engine.speculative", "left out"), replace(choice, guesser=None)
+    if found.draft is not None or choice.guesses_itself:
+        yield SpecChange("engine.speculative", "left out"), replace(choice, guesser=None, guesses_itself=False)
 
 
 def _quantised(found: Fit) -> Iterator[tuple[SpecChange, EngineChoice]]:

@@ -169,8 +169,6 @@ class RoutedExpertsConfig(ExpertsConfig):
     """Whether scores with a bias are a softmax, too."""
     num_shared_experts: int = 0
     """Experts that all tokens take, stored as one."""
-    num_guessing_layers: int = 0
-    """Layers behind the others in the checkpoint that predict one token further, which are not served."""
 
     @property
     def inner_sizes(self) -> dict[str, int]:
@@ -195,14 +193,23 @@ class RoutedExpertsConfig(ExpertsConfig):
             parts += gated_feed_forward("mlp.shared_experts", num, self.hidden_size, inner)
         return parts
 
+    def guessing_parts(self) -> list[WeightPart]:
+        return self._guessing_layers(min(1, self.num_guessing_layers))
+
     def unserved_parts(self) -> list[WeightPart]:
         if not (num := self.num_guessing_layers):
+            return []
+        copies = WeightPart("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, WeightRole.EMBEDDING)
+        return [*self._guessing_layers(num), copies]
+
+    def _guessing_layers(self, num: int) -> list[WeightPart]:
+        """Of `num` layers, without their copies of the model's embeddings and output projection."""
+        if not num:
             return []
         return [
             *replace(self, num_layers=num).attention_parts(1),
             *self.expert_parts(1, num),
             WeightPart("eh_proj", num, self.hidden_size, 2 * self.hidden_size, WeightRole.PRECISE),
-            WeightPart("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, WeightRole.EMBEDDING),
             vector("layernorms", 5 * num, self.hidden_size),
         ]
 

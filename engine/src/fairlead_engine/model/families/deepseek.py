@@ -1,5 +1,5 @@
 """DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention; behind a few dense layers, many narrow experts,
-chosen within groups, beside shared experts for all tokens. V3's extra layer for one token further is left out."""
+chosen within groups, beside shared experts for all tokens. V3 and GLM-4.5 bring a layer for one token further."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from fairlead_engine.model.families.experts import routed_experts
 from fairlead_engine.model.latent_attention import LatentAttention, LowRankQuery
 from fairlead_engine.model.layers import AttentionLayer
 from fairlead_engine.model.shard import scaled
-from fairlead_engine.model.weights import Weights
+from fairlead_engine.model.weights import GuessingNames, Weights
 
 _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever the configuration says about the rest."""
@@ -29,9 +29,18 @@ def build_glm4_moe(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
 
 
 def _decoder(weights: Weights, config: RoutedExpertsConfig, attention: Callable[[str], AttentionLayer]) -> Decoder:
+    """Layers behind the model's guess: the first is read where it is wanted; the rest, and its copies of the model's
+    embedding and output projection, are left."""
     for index in range(config.num_layers, config.num_layers + config.num_guessing_layers):
         weights.skip(f"model.layers.{index}.")
-    return weights.decoder(attention=attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix))
+    beside = f"model.layers.{config.num_layers}"
+    own = ("eh_proj", "enorm", "hnorm", "shared_head.norm")
+    names = GuessingNames("num_nextn_predict_layers", beside, *(f"{beside}.{name}" for name in own))
+    return weights.decoder(
+        attention=attention,
+        feed_forward=lambda prefix: routed_experts(weights, config, prefix),
+        guessing=names if config.num_guessing_layers else None,
+    )
 
 
 def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentAttention:

@@ -1,0 +1,322 @@
+"""Layers for multi-token prediction: the checkpoint's own layer guesses what DeepSeek-V3's arithmetic says, whatever is
+cached, chunked or beside, and answers stay as they are.
+
+The reference is the model as transformers has it, whose decoder layers compute the layer, too; transformers itself
+leaves the layer out. Around it everything is plain torch, without a cache, over the whole text each time.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import embedding, linear
+
+from fairlead.fit.fit_check import read_shape
+from fairlead.fit.memory_need import EngineChoice, reckon
+from fairlead_common.models.choices import DeviceKind
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.runner import load_runner
+from fairlead_engine.errors import ConfigError, ModelLoadError
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.runner import model_part
+from fairlead_engine.runner.step_graphs import StepGraphs
+from fairlead_engine.types import EngineLoad, EngineRequest
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.adapters import write_random_adapter
+from fairlead_engine_testing.checked_steps import tokens_of
+from fairlead_engine_testing.checkpoints import (
+    deepseek_v3_fields,
+    ernie4_5_moe_fields,
+    glm4_moe_fields,
+    glm4_moe_lite_fields,
+    llama_fields,
+    write_random_checkpoint,
+)
+from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
+from fairlead_engine_testing.launches import CPUGraphs
+from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
+from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
+
+WORDS, LAYERS = 61, 2
+COMMON: dict[str, Any] = {"vocab_size": WORDS, "num_nextn_predict_layers": 1}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "deepseek_v3": deepseek_v3_fields(**COMMON, hidden_size=72),
+    "glm4_moe": glm4_moe_fields(**COMMON, rms_norm_eps=1e-4),
+    "glm4_moe_lite": glm4_moe_lite_fields(**COMMON, num_attention_heads=3, num_key_value_heads=3),
+}
+OWN = f"model.layers.{LAYERS}"
+SAMPLINGS: list[dict[str, Any]] = [
+    {"ignore_eos": True, "logit_bias": {7: 2.5, 32: 2.0}}, {"ignore_eos": True}, {"temperature": 1.0, "seed": 5},
+    {"repetition_penalty": 1.3, "logit_bias": {9: 4.0}}, {"logit_bias": {7: 99.0}, "ignore_eos": True},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: write_random_checkpoint(root / name, fields) for name, fields in FAMILIES.items()}
+
+
+class Reference:
+    """The model and the layer, over whole texts."""
+
+    def __init__(self, folder: Path, beside: Path) -> None:
+        """`beside`: an empty folder, for the same tensors as those of a model with one more layer."""
+        import transformers
+
+        def read(path: Path) -> Any:
+            return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().model
+
+        fields = json.loads((folder / "config.json").read_text())
+        beside.mkdir()
+        (beside / "config.json").write_text(json.dumps(fields | {"num_hidden_layers": LAYERS + 1}))
+        (beside / "model.safetensors").symlink_to(folder / "model.safetensors")
+        self.model, longer = read(folder), read(beside)
+        self.layer, self.rotary = longer.layers[LAYERS], longer.rotary_emb
+        self.tensors = load_file(folder / "model.safetensors")
+        self.eps = fields["rms_norm_eps"]
+
+    @torch.no_grad()
+    def drafts(self, tokens: list[int], num: int, bias: dict[int, float], behind: dict[int, int]) -> list[int]:
+        """Behind tokens whose last one the model has not seen. `behind`: by position, which token the layer has seen
+        behind it where that is not the next one."""
+        hidden = self.model(torch.tensor([tokens[:-1]])).last_hidden_state[0]
+        seen = [behind.get(position, token) for position, token in enumerate(tokens[1:])]
+        found: list[int] = []
+        for _ in range(num):
+            last = self.guess(torch.tensor(seen), hidden)[-1]
+            logits = linear(last, self.tensors["lm_head.weight"])
+            for token_id, value in bias.items():
+                logits[token_id] += value
+            found.append(int(logits.argmax()))
+            seen, hidden = [*seen, found[-1]], torch.cat((hidden, last[None]))
+        return found
+
+    def guess(self, seen: Tensor, hidden: Tensor) -> Tensor:
+        embedded = self.norm("enorm", embedding(seen, self.tensors["model.embed_tokens.weight"]))
+        both = torch.cat((embedded, self.norm("hnorm", hidden)), dim=-1)
+        stream = linear(both, self.tensors[f"{OWN}.eh_proj.weight"])[None]
+        places = torch.arange(len(seen))[None]
+        mask = torch.full((1, 1, len(seen), len(seen)), float("-inf")).triu(1)
+        found = self.layer(
+            stream, attention_mask=mask, position_ids=places, position_embeddings=self.rotary(stream, places)
+        )
+        return self.norm("shared_head.norm", (found[0] if isinstance(found, tuple) else found)[0])
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        scaled = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        return scaled * self.tensors[f"{OWN}.{name}.weight"]
+
+
+def config_of(folder: Path, *, guesses: bool = True, **settings: Any) -> EngineConfig:
+    common: dict[str, Any] = {"block_size": 4, "max_model_len": 64, "max_num_batched_tokens": 12}
+    if guesses:
+        common |= {"speculative_method": "mtp", "num_speculative_tokens": 3}
+    return small_config(folder, **{**common, **settings})
+
+
+def held_to_the_reference(
+    folder: Path,
+    beside: Path,
+    asked: list[EngineRequest],
+    *,
+    behind: dict[str, dict[int, int]] | None = None,
+    **settings: Any,
+) -> EngineLoad:
+    """All that was guessed is what the reference guesses. `behind`: of requests, which tokens the layer has seen behind
+    positions where others came."""
+    reference, behind = Reference(folder, beside / "longer"), behind or {}
+    load, guesses = watched_guesses(config_of(folder, **settings), asked)
+    biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
+    for request_id, known, drafts in guesses:
+        assert drafts == reference.drafts(known, len(drafts), biases[request_id], behind.get(request_id, {}))
+    assert len({request_id for request_id, _, _ in guesses}) == len(asked)
+    assert len(guesses) > 5
+    return load
+
+
+@pytest.mark.parametrize("host", [None, 2**20])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_guesses_are_the_references(family: str, host: int | None, folders: dict[str, Path], tmp_path: Path) -> None:
+    """In chunks, mixed steps and after preemption, and wherever some guesses stand and some do not."""
+    load = held_to_the_reference(folders[family], tmp_path, biased_requests(), host_kv_cache_memory=host)
+    assert load.num_preemptions
+    assert bool(load.num_blocks_loaded) == (host is not None)
+    assert 0 < sum(load.num_accepted_per_position) < load.num_draft_tokens
+    assert load.num_accepted_per_position[-1], "more than one stands at a time"
+
+
+def test_who_shares_a_prefix_guesses_on_with_what_stood_behind_it(folders: dict[str, Path], tmp_path: Path) -> None:
+    """The keys and values of a block's last position are those of who computed it, whatever came there."""
+    shared = [2 + 5 * place % 50 for place in range(16)]
+    asked = [
+        make_request(name, [*shared, first, 9], arrival_time=index, max_tokens=12, ignore_eos=True)
+        for index, (name, first) in enumerate([("a", 20), ("b", 33)])
+    ]
+    load = held_to_the_reference(folders["deepseek_v3"], tmp_path, asked, behind={"b": {15: 20}})
+    assert load.prefix_hit_tokens == 16
+
+
+def test_guesses_are_the_references_where_steps_are_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decodes without drafts are one graph, which hands out what the layer sees; of experts a CPU has none."""
+    decoded: list[int] = []
+
+    def decode(self: StepGraphs, slots: Any, *rest: Any) -> Any:
+        decoded.append(len(slots))
+        return kept(self, slots, *rest)
+
+    kept = StepGraphs.decode
+    monkeypatch.setattr(StepGraphs, "decode", decode)
+    monkeypatch.setattr(model_part, "choose_recorder", lambda *_, **__: CPUGraphs())
+    fields = FAMILIES["glm4_moe"] | {"first_k_dense_replace": LAYERS}
+    folder = write_random_checkpoint(tmp_path / "model", fields)
+    held_to_the_reference(folder, tmp_path, biased_requests()[:4], attention_backend="block_tables")
+    assert decoded
+
+
+def mixed(draw: random.Random) -> list[EngineRequest]:
+    shared = [2 + 5 * place % 50 for place in range(16)]
+    return [
+        make_request(
+            str(index), shared[: draw.choice([0, 8, 16])] + [draw.randrange(2, 50) for _ in range(draw.randint(1, 9))],
+            arrival_time=index, max_tokens=draw.randint(8, 20), **draw.choice(SAMPLINGS),
+        )
+        for index in range(10)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_guesses_change_no_token_under_random_steps(seed: int, folders: dict[str, Path]) -> None:
+    """As chains and trees, greedy or drawn, with chunks, preemption, shared prefixes and any format of the cache."""
+    draw = random.Random(seed)
+    folder, size = folders[list(FAMILIES)[seed % 3]], draw.choice([1, 2, 4])
+    asked = mixed(draw)
+    config = config_of(
+        folder, guesses=False, block_size=size, max_num_batched_tokens=draw.choice([5, 12, 40]),
+        attention_backend=draw.choice(["cpu_spans", "block_tables"]), kv_cache_dtype=draw.choice(["auto", "int8"]),
+        max_model_len=40,
+    )  # fmt: skip
+    num_blocks = 64 // size
+    expected = tokens_of(engine_of_blocks(replace(config, enable_prefix_caching=False), num_blocks), asked)
+    places = draw.randint(1, 4)
+    for tree in (None, "2x12"):
+        guesses = {"speculative_method": "mtp", "num_speculative_tokens": places, "speculative_tree": tree}
+        engine = engine_of_blocks(replace(config, **guesses), num_blocks)
+        assert tokens_of(engine, asked) == expected
+        assert engine.blocks.num_free == engine.blocks.num_blocks
+        assert 0 < sum(engine.load.num_accepted_per_position) < engine.load.num_draft_tokens
+
+
+def test_requests_with_adapters_are_guessed_for_and_answered_as_without(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = folders["glm4_moe"]
+    model = write_random_checkpoint(tmp_path / "model", FAMILIES["glm4_moe"] | {"num_nextn_predict_layers": 0})
+    one = write_random_adapter(tmp_path / "one", model, targets=("q_proj", "v_proj"))
+    asked = [
+        make_request(str(index), [3 + index, 9, 5], max_tokens=16, ignore_eos=True, adapter=(None, "one")[index % 2])
+        for index in range(4)
+    ]
+    common: dict[str, Any] = {"lora_modules": f"one={one}", "max_loras": 1}
+    expected = tokens_of(engine_of_blocks(config_of(folder, guesses=False, **common), 40), asked)
+    engine = engine_of_blocks(config_of(folder, **common), 40)
+    assert tokens_of(engine, asked) == expected
+    assert engine.load.num_draft_tokens
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+def test_a_layer_that_is_stored_in_8_bit_floats_guesses(family: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    """Its projections are read as they are stored; only `eh_proj` may be floats beside them."""
+    folder = write_finegrained_fp8(folders[family], tmp_path / "stored", (16, 16))
+    tensors = load_file(folder / "model.safetensors")
+    floats = load_file(folders[family] / "model.safetensors")
+    for name in [name for name in tensors if name.startswith(f"{OWN}.eh_proj.")]:
+        del tensors[name]
+    tensors[f"{OWN}.eh_proj.weight"] = floats[f"{OWN}.eh_proj.weight"]
+    assert any(name.startswith(f"{OWN}.mlp") and name.endswith("weight_scale_inv") for name in tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    asked = biased_requests()
+    expected = tokens_of(engine_of_blocks(config_of(folder, guesses=False), 40), asked)
+    engine = engine_of_blocks(config_of(folder), 40)
+    assert tokens_of(engine, asked) == expected
+    assert sum(engine.load.num_accepted_per_position)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_layer_takes_memory_where_it_guesses_alone(family: str, folders: dict[str, Path]) -> None:
+    """As much as is reckoned before it is loaded."""
+    folder = folders[family]
+    alone, guessing = (load_runner(config_of(folder, guesses=guesses)) for guesses in (False, True))
+    assert guessing.num_parameters == alone.num_parameters
+    assert guessing.kv_bytes_per_block() * LAYERS == alone.kv_bytes_per_block() * (LAYERS + 1)
+    own = {name: each for name, each in load_file(folder / "model.safetensors").items() if name.startswith(OWN)}
+    copies = [own.pop(f"{OWN}.{name}.weight") for name in ("embed_tokens", "shared_head.head")]
+    assert guessing.weight_bytes - alone.weight_bytes == sum(each.nbytes for each in own.values())
+    assert all(len(each) == WORDS for each in copies)
+    shape = read_shape(json.loads((folder / "config.json").read_text()))
+    need = reckon(shape, EngineChoice(block_size=4, guesses_itself=True), DeviceKind.CPU)
+    assert need.draft == guessing.weight_bytes - alone.weight_bytes
+    assert need.kv_block == guessing.kv_bytes_per_block()
+    model = alone._part.model
+    assert isinstance(model, Decoder) and model.guessing is None
+
+
+Change = Callable[[dict[str, Tensor]], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith(OWN)], "num_nextn_predict_la"),
+        (lambda tensors: tensors.pop(f"{OWN}.eh_proj.weight"), rf"num_nextn_predict_layers.*{OWN}\.eh_proj\.weight"),
+        (lambda tensors: tensors.pop(f"{OWN}.enorm.weight"), rf"no tensor {OWN}\.enorm\.weight"),
+        (lambda tensors: tensors.update({f"{OWN}.eh_proj.weight": torch.zeros(3, 4)}), r"eh_proj.*should have shape"),
+    ],
+    ids=["all of it", "projection", "norm", "misshapen"],
+)
+def test_a_checkpoint_without_the_layer_that_it_promises_is_refused(
+    change: Change, says: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    tensors = load_file(folders["deepseek_v3"] / "model.safetensors")
+    change(tensors)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(FAMILIES["deepseek_v3"]))
+    with pytest.raises(ModelLoadError, match=says):
+        load_runner(config_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [deepseek_v3_fields(), glm4_moe_fields(num_nextn_predict_layers=0), llama_fields(), ernie4_5_moe_fields()],
+    ids=["not said", "none", "a family without", "a family whose layers are not read"],
+)
+def test_a_model_that_brings_no_layer_is_refused_by_the_field(fields: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, fields)
+    with pytest.raises(ConfigError, match=r"no layer for it that is read here \(num_nextn_predict_layers\)") as error:
+        load_runner(config_of(folder))
+    assert error.value.field == "speculative_method"
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"speculative_model": "/m"}, "speculative_model"),
+        ({"prompt_lookup_min": 1}, "prompt_lookup_min"),
+        ({"tensor_parallel_size": 2}, "speculative_method"),
+        ({"speculative_tree": "[[0],[1]]"}, "speculative_tree"),
+        ({"async_scheduling": True}, "async_scheduling"),
+    ],
+)
+def test_settings_that_do_not_go_with_it_are_named(
+    settings: dict[str, Any], field: str, folders: dict[str, Path]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(folders["glm4_moe"], **settings)
+    assert error.value.field == field
