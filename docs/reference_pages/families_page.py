@@ -39,7 +39,7 @@ def families() -> str:
         "`instructed`: for a template without a place for tools a [message](../api.md#tools-and-reasoning) tells of "
         "them.\n"
         "- *Speculative*: guesses by n-grams, a draft model, Medusa's heads and an EAGLE-3 head leave greedy answers "
-        "as they are.\n"
+        "as they are; so do those of the layer for multi-token prediction (`mtp`) in checkpoints of families with it.\n"
         "- *Quantised*: formats that weights are rounded to while they are loaded; errors stay within bounds.",
         table(["Architecture", *columns], rows),
         "## What is refused", "Nothing of this is ignored in silence: it ends with this sentence.",

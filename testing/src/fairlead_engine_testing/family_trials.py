@@ -19,6 +19,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fairlead_common.models.families.registry import ARCHITECTURES
+from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.openai.chat import ChatTemplate
 from fairlead_engine.api.answers.answer_formats import INSTRUCTED, choose_formats
 from fairlead_engine.api.answers.reader import AnswerReader
@@ -228,21 +230,26 @@ def tools(row: Row, folder: Path) -> Found:
 
 
 def speculative(row: Row, folder: Path) -> Found:
-    """Guesses by n-grams, by a draft model, by Medusa's heads and by EAGLE-3's leave greedy answers as they are."""
-    plain = None if not row.generates else _generate(folder, _REPEATED)
+    """Guesses by n-grams, by a draft model, by Medusa's heads and by EAGLE-3's leave greedy answers as they are; so do
+    those of a layer that the family's checkpoints bring along, where they bring one."""
+    plain = {folder: _generate(folder, _REPEATED)} if row.generates else {}
 
-    def compared(method: str, **settings: Any) -> None:
-        model = LLM(str(folder), speculative_method=method, num_speculative_tokens=3, **settings, **_SETTINGS)
-        [found] = model.generate(_REPEATED, SamplingParams(temperature=0.0, max_tokens=24))
-        assert plain is not None and found.token_ids == plain.token_ids
-        assert model.engine.load.num_draft_tokens, "nobody has guessed"
+    def compared(method: str, model: Path = folder, **settings: Any) -> None:
+        guessing = LLM(str(model), speculative_method=method, num_speculative_tokens=3, **settings, **_SETTINGS)
+        [found] = guessing.generate(_REPEATED, SamplingParams(temperature=0.0, max_tokens=24))
+        assert found.token_ids == plain[model].token_ids
+        assert guessing.engine.load.num_draft_tokens, "nobody has guessed"
 
-    return {
+    found = {
         "ngram": _refusal(lambda: compared("ngram"), folder),
         "draft": _refusal(lambda: compared("draft", speculative_model=str(folder)), folder),
         "medusa": _refusal(lambda: compared("medusa", speculative_model=_write_heads(folder)), folder),
         "eagle3": _refusal(lambda: compared("eagle3", speculative_model=_write_eagle(folder)), folder),
     }
+    if (promising := _with_guessing_layer(folder)) is not None:
+        plain[promising] = _generate(promising, _REPEATED)
+        found["mtp"] = _refusal(lambda: compared("mtp", promising), promising)
+    return found
 
 
 def quantised(row: Row, folder: Path) -> Found:
@@ -339,6 +346,15 @@ def _write_eagle(folder: Path) -> str:
     hidden_size, vocab_size = read.get("hidden_size", 64), read["vocab_size"]
     fields = eagle_fields(hidden_size, vocab_size, vocab_size // 2, **layers)
     return str(write_eagle_head(folder.with_name("eagle"), fields))
+
+
+def _with_guessing_layer(folder: Path) -> Path | None:
+    """A model with the same configuration and a layer for multi-token prediction; None = the family reads none."""
+    fields = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {"num_nextn_predict_layers": 1}
+    family = ARCHITECTURES.get(fields["architectures"][0])
+    if family is None or not family.parse(JsonFields(folder / "config.json", fields)).num_guessing_layers:
+        return None
+    return write_letters(write_random_checkpoint(folder.with_name("promising"), fields))
 
 
 def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> None:

@@ -3,7 +3,7 @@
 A family's `build` chooses its layers; names, shapes and left-over tensors are checked here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -80,6 +80,15 @@ class GuessingNames(NamedTuple):
     hidden_norm: str
     final_norm: str
 
+    def check(self, tensors: Iterable[str]) -> None:
+        """Raises ModelLoadError where these are all tensors of a checkpoint, and the layer is not among them."""
+        if not any(name.startswith(f"{self.join}.") for name in tensors):
+            raise ModelLoadError(
+                ModelLoadReason.MISSING_TENSOR,
+                f"config.json promises layers that guess ({self.field}), and the checkpoint has none: there is no "
+                f"tensor {self.join}.weight. Fetch a checkpoint with them, or leave out speculative-method.",
+            )
+
 
 _NAMES_OF_HEAD_NORMS = {
     QueryNorm.HEADS: ("q_norm", "k_norm"),
@@ -135,7 +144,7 @@ class Weights:
         left over. `vision`: the tower for its images; `kind`: of all layers; `guessing`: the layer that guesses, made
         where it is wanted."""
         if guessing is not None and self.guesses:
-            self._check_promised(guessing)
+            guessing.check(self._checkpoint.names())
         config, words = self._config, self.shard.part(self._config.vocab_size)
         shape = config.vocab_size, config.hidden_size
         embedding = self._checkpoint.stacked(["model.embed_tokens.weight"], shape[:1], shape[1], row_parts=[words])
@@ -152,7 +161,7 @@ class Weights:
         classifier = self._classifier() if config.task.labels else None
         is_tied = config.tie_word_embeddings
         head = self._head(embedding if is_tied else None, words) if classifier is None else classifier.projection
-        beside = None if guessing is None or not self.guesses else self._guessing_layer(guessing, layer)
+        beside = None if guessing is None or not self.guesses else _guessing_layer(self, guessing, layer)
         self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if is_tied else None)
         return Decoder(
             config=config,
@@ -172,29 +181,6 @@ class Weights:
             classifier=classifier,
             guessing=beside,
         )
-
-    def _check_promised(self, names: GuessingNames) -> None:
-        """Raises ModelLoadError before anything is read where the layer that guesses is missing."""
-        if not any(name.startswith(f"{names.join}.") for name in self._checkpoint.names()):
-            raise ModelLoadError(
-                ModelLoadReason.MISSING_TENSOR,
-                f"config.json promises layers that guess ({names.field}), and the checkpoint has none: there is no "
-                f"tensor {names.join}.weight. Fetch a checkpoint with them, or leave out speculative-method.",
-            )
-
-    def _guessing_layer(self, names: GuessingNames, layer: Callable[[str], DecoderLayer]) -> GuessingLayer:
-        """Its bytes count, and its parameters do not: they are none of the model's. No adapter changes it."""
-        hidden, slots, counted = self._config.hidden_size, self._slots, self._num_parameters
-        self._slots = None
-        found = GuessingLayer(
-            embedding_norm=self.norm(names.embedding_norm, hidden),
-            hidden_norm=self.norm(names.hidden_norm, hidden),
-            join=self.linear({names.join: hidden}, 2 * hidden, is_sensitive=True),
-            layer=layer(names.layer),
-            final_norm=self.norm(names.final_norm, hidden),
-        )
-        self._slots, self._num_parameters = slots, counted
-        return found
 
     def _classifier(self) -> Classifier:
         """Replaces the output projection; whole on every rank. Raises ConfigError."""
@@ -607,3 +593,18 @@ class Weights:
 
 def layer_index(prefix: str) -> int:
     return int(prefix.rpartition(".")[2])
+
+
+def _guessing_layer(weights: Weights, names: GuessingNames, layer: Callable[[str], DecoderLayer]) -> GuessingLayer:
+    """Its bytes count, and its parameters do not: they are none of the model's. No adapter changes it."""
+    hidden, slots, counted = weights._config.hidden_size, weights._slots, weights._num_parameters
+    weights._slots = None
+    found = GuessingLayer(
+        embedding_norm=weights.norm(names.embedding_norm, hidden),
+        hidden_norm=weights.norm(names.hidden_norm, hidden),
+        join=weights.linear({names.join: hidden}, 2 * hidden, is_sensitive=True),
+        layer=layer(names.layer),
+        final_norm=weights.norm(names.final_norm, hidden),
+    )
+    weights._slots, weights._num_parameters = slots, counted
+    return found
