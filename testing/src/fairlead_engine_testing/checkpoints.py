@@ -20,6 +20,8 @@ from fairlead_common.models.families.experts import (
 )
 from fairlead_common.models.families.llama4 import Llama4Config
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
+from fairlead_common.models.families.registry import ARCHITECTURES
+from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig, QueryNorm
 from fairlead_engine.model.loading import read_config
 
@@ -370,6 +372,16 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
     else:
         _save_shards(folder, tensors, num_shards)
     return folder
+
+
+def write_guessing_checkpoint(model: Path) -> Path | None:
+    """Writes, beside a model's folder, one of the same configuration with a layer for multi-token prediction. None =
+    the family reads none."""
+    fields = json.loads((model / "config.json").read_text(encoding="utf-8")) | {"num_nextn_predict_layers": 1}
+    family = ARCHITECTURES.get(fields["architectures"][0])
+    if family is None or not family.parse(JsonFields(model / "config.json", fields)).num_guessing_layers:
+        return None
+    return write_random_checkpoint(model.with_name("guessing"), fields)
 
 
 def write_random_classifier(folder: Path, fields: dict[str, Any], *, architecture: str | None = None) -> Path:

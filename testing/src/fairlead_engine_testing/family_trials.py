@@ -19,8 +19,6 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fairlead_common.models.families.registry import ARCHITECTURES
-from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.openai.chat import ChatTemplate
 from fairlead_engine.api.answers.answer_formats import INSTRUCTED, choose_formats
 from fairlead_engine.api.answers.reader import AnswerReader
@@ -32,7 +30,7 @@ from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.errors import EngineError
 from fairlead_engine.llm import LLM, Completion
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import FAMILIES, write_guessing_checkpoint, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
@@ -230,26 +228,37 @@ def tools(row: Row, folder: Path) -> Found:
 
 
 def speculative(row: Row, folder: Path) -> Found:
-    """Guesses by n-grams, by a draft model, by Medusa's heads and by EAGLE-3's leave greedy answers as they are; so do
-    those of a layer that the family's checkpoints bring along, where they bring one."""
-    plain = {folder: _generate(folder, _REPEATED)} if row.generates else {}
+    """Guesses by n-grams, by a draft model, by Medusa's heads and by EAGLE-3's leave greedy answers as they are."""
+    plain = None if not row.generates else _generate(folder, _REPEATED)
 
-    def compared(method: str, model: Path = folder, **settings: Any) -> None:
-        guessing = LLM(str(model), speculative_method=method, num_speculative_tokens=3, **settings, **_SETTINGS)
-        [found] = guessing.generate(_REPEATED, SamplingParams(temperature=0.0, max_tokens=24))
-        assert found.token_ids == plain[model].token_ids
-        assert guessing.engine.load.num_draft_tokens, "nobody has guessed"
+    def compared(method: str, **settings: Any) -> None:
+        model = LLM(str(folder), speculative_method=method, num_speculative_tokens=3, **settings, **_SETTINGS)
+        [found] = model.generate(_REPEATED, SamplingParams(temperature=0.0, max_tokens=24))
+        assert plain is not None and found.token_ids == plain.token_ids
+        assert model.engine.load.num_draft_tokens, "nobody has guessed"
 
-    found = {
+    return {
         "ngram": _refusal(lambda: compared("ngram"), folder),
         "draft": _refusal(lambda: compared("draft", speculative_model=str(folder)), folder),
         "medusa": _refusal(lambda: compared("medusa", speculative_model=_write_heads(folder)), folder),
         "eagle3": _refusal(lambda: compared("eagle3", speculative_model=_write_eagle(folder)), folder),
     }
-    if (promising := _with_guessing_layer(folder)) is not None:
-        plain[promising] = _generate(promising, _REPEATED)
-        found["mtp"] = _refusal(lambda: compared("mtp", promising), promising)
-    return found
+
+
+def guessed(row: Row, folder: Path) -> Found:
+    """`speculative`; and guesses by a layer that the family's checkpoints bring along, where they bring one."""
+    found = speculative(row, folder)
+    if not row.generates or (promising := write_guessing_checkpoint(folder)) is None:
+        return found
+    plain = _generate(write_letters(promising), _REPEATED)
+
+    def compared() -> None:
+        model = LLM(str(promising), speculative_method="mtp", num_speculative_tokens=3, **_SETTINGS)
+        [answer] = model.generate(_REPEATED, SamplingParams(temperature=0.0, max_tokens=24))
+        assert answer.token_ids == plain.token_ids
+        assert model.engine.load.num_draft_tokens, "nobody has guessed"
+
+    return {**found, "mtp": _refusal(compared, promising)}
 
 
 def quantised(row: Row, folder: Path) -> Found:
@@ -272,7 +281,7 @@ COLUMNS: Mapping[str, Callable[[Row, Path], Found]] = {
     "Number formats": precision,
     "LoRA": lora,
     "Tools": tools,
-    "Speculative": speculative,
+    "Speculative": guessed,
     "Quantised": quantised,
 }
 
@@ -346,15 +355,6 @@ def _write_eagle(folder: Path) -> str:
     hidden_size, vocab_size = read.get("hidden_size", 64), read["vocab_size"]
     fields = eagle_fields(hidden_size, vocab_size, vocab_size // 2, **layers)
     return str(write_eagle_head(folder.with_name("eagle"), fields))
-
-
-def _with_guessing_layer(folder: Path) -> Path | None:
-    """A model with the same configuration and a layer for multi-token prediction; None = the family reads none."""
-    fields = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {"num_nextn_predict_layers": 1}
-    family = ARCHITECTURES.get(fields["architectures"][0])
-    if family is None or not family.parse(JsonFields(folder / "config.json", fields)).num_guessing_layers:
-        return None
-    return write_letters(write_random_checkpoint(folder.with_name("promising"), fields))
 
 
 def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> None:
