@@ -412,6 +412,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for index in range(config.num_layers + config.num_guessing_layers):
         prefix = f"model.layers.{index}"
+        if index >= config.num_layers:
+            yield from _around_guessing_layer(prefix, config)
         norms = ["input_layernorm", "post_attention_layernorm"]
         if family.startswith(("Olmo2", "Olmo3", "Exaone")):
             norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
@@ -463,8 +465,6 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
             yield from _linears(f"{prefix}.mlp", gated, config.mlp_bias)
-        if index >= config.num_layers:
-            yield from _around_guessing_layer(prefix, config)
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)

@@ -67,6 +67,16 @@ class NormNames(NamedTuple):
 
 
 BEFORE_BOTH = NormNames()
+_NAMES_OF_HEAD_NORMS = {
+    QueryNorm.HEADS: ("q_norm", "k_norm"),
+    QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
+}
+
+
+_OfEach = tuple[Sequence[Mapping[str, int]], int, bool, Sequence[slice], slice]
+"""Argument of `_of_all`."""
+Watch = Callable[[Sequence[str], Linear, bool], Linear]
+"""Gets the checkpoint's names of a linear layer's weights, the layer, and whether it is sensitive."""
 
 
 class GuessingNames(NamedTuple):
@@ -88,18 +98,6 @@ class GuessingNames(NamedTuple):
                 f"config.json promises layers that guess ({self.field}), and the checkpoint has none: there is no "
                 f"tensor {self.join}.weight. Fetch a checkpoint with them, or leave out speculative-method.",
             )
-
-
-_NAMES_OF_HEAD_NORMS = {
-    QueryNorm.HEADS: ("q_norm", "k_norm"),
-    QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
-}
-
-
-_OfEach = tuple[Sequence[Mapping[str, int]], int, bool, Sequence[slice], slice]
-"""Argument of `_of_all`."""
-Watch = Callable[[Sequence[str], Linear, bool], Linear]
-"""Gets the checkpoint's names of a linear layer's weights, the layer, and whether it is sensitive."""
 
 
 class Weights:
@@ -136,13 +134,13 @@ class Weights:
         attention: Callable[[str], AttentionLayer],
         feed_forward: Callable[[str], FeedForward],
         norms: NormNames = BEFORE_BOTH,
+        guessing: GuessingNames | None = None,
         vision: VisionTower | None = None,
         kind: type[DecoderLayer] = DecoderLayer,
-        guessing: GuessingNames | None = None,
     ) -> Decoder:
         """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name. No tensor may be
-        left over. `vision`: the tower for its images; `kind`: of all layers; `guessing`: the layer that guesses, made
-        where it is wanted."""
+        left over. `guessing`: the layer that guesses, made where it is wanted; `vision`: the tower for its images;
+        `kind`: of all layers."""
         if guessing is not None and self.guesses:
             guessing.check(self._checkpoint.names())
         config, words = self._config, self.shard.part(self._config.vocab_size)

@@ -6,6 +6,7 @@ from typing import Self
 from torch import Tensor
 
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.guessing_layer import GuessingLayer
@@ -21,9 +22,11 @@ class MtpDrafts(LayerDrafts):
 
     @classmethod
     def load(cls, config: EngineConfig, part: ModelPart) -> Self:
-        """Raises ConfigError for a tree that is wider than the vocabulary."""
+        """Raises ConfigError for a family whose layer is not read, and for a tree that is wider than the vocabulary."""
         model, tree = part.model, config.tree
-        assert isinstance(model, Decoder) and model.guessing is not None, "`ModelPart` refuses models without"
+        if not isinstance(model, Decoder) or model.guessing is None:
+            problem = f"is mtp, and a layer of {part.config.architecture} that guesses is not read here"
+            raise ConfigError("speculative_method", problem, "use another method")
         assert not isinstance(tree, StaticTree), "`EngineConfig` refuses paths"
         check_width(tree, model.config.vocab_size)
         return cls(_WithinModel(model, model.guessing), model.config, part, (model.config.num_layers,), tree)
