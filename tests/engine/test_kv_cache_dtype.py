@@ -48,6 +48,9 @@ def test_a_model_is_transformers_with_a_cache_that_rounds(family: str, name: str
                 return super().update(*both.split((keys.shape[-1], values.shape[-1]), -1), *args, **kwargs)
             return super().update(rounded(keys, name), rounded(values, name), *args, **kwargs)
 
+        def update_indexer(self, keys: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return super().update_indexer(rounded(keys, name), *args, **kwargs)
+
     folder = write_random_checkpoint(tmp_path, FAMILIES[family]())
     outputs = serve(folder, PROMPTS, kv_cache_dtype=name)
     gaps, plain = [], []

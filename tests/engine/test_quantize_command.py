@@ -90,6 +90,8 @@ def test_every_family_stays_what_it_was(family: str, method: str, tmp_path: Path
     found = compare(logits(stored), logits(folder), TOKENS[:2])
     # Routers whose scores are close take another expert once.
     most = 0.06 if family in ("deepseek_v3", "hunyuan_moe", "qwen3_next", "qwen3_5_moe") else 0.03
+    if family in ("deepseek_v32", "glm_moe_dsa"):  # and so do tokens that are chosen or left out
+        most = 0.12
     assert 0 < found.mean_logit_error < most * found.logit_deviation
     if method == "awq" and family in ("gemma2", "llama", "qwen2"):
         key = "model.layers.0.input_layernorm.weight"

@@ -312,11 +312,26 @@ def deepseek_v3_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("DeepseekV3ForCausalLM", "deepseek_v3"), **_LATENT, **experts, **own, **scaling, **changes}
 
 
+def deepseek_v32_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny DeepSeek-V3.2, with changes; a query attends to few tokens."""
+    fields = deepseek_v3_fields(index_topk=12, index_head_dim=16, index_n_heads=8)
+    return {**fields, "architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", **changes}
+
+
+def glm_moe_dsa_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny GLM-5, with changes; its first layer has no experts, and its second takes over the
+    choice of the first."""
+    own = {"index_topk": 10, "index_head_dim": 12, "index_n_heads": 8, "indexer_types": ["full", "shared", "full"]}
+    fields = glm4_moe_lite_fields(num_hidden_layers=3, rope_interleave=True, indexer_rope_interleave=True, **own)
+    return {**fields, "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", **changes}
+
+
 FAMILIES = {
     "cohere2": cohere2_fields,
     "cohere2_moe": cohere2_moe_fields,
     "deepseek_v2": deepseek_v2_fields,
     "deepseek_v3": deepseek_v3_fields,
+    "deepseek_v32": deepseek_v32_fields,
     "ernie4_5": ernie4_5_fields,
     "ernie4_5_moe": ernie4_5_moe_fields,
     "exaone4": exaone4_fields,
@@ -325,6 +340,7 @@ FAMILIES = {
     "glm4": glm4_fields,
     "glm4_moe": glm4_moe_fields,
     "glm4_moe_lite": glm4_moe_lite_fields,
+    "glm_moe_dsa": glm_moe_dsa_fields,
     "gpt_oss": gpt_oss_fields,
     "granite": granite_fields,
     "granite_hybrid": granite_hybrid_fields,
@@ -433,6 +449,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _recurrent_layer(f"{prefix}.linear_attn", config)
         elif isinstance(config, DeepseekConfig):
             yield from _latent_attention(f"{prefix}.self_attn", config)
+            if index in config.indexed:
+                yield from _indexer(f"{prefix}.self_attn.indexer", config)
         else:
             yield from _linears(f"{prefix}.self_attn", qkv, config.qkv_bias)
             yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, config.output_bias)
@@ -528,6 +546,14 @@ def _latent_attention(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str
     yield f"{prefix}.kv_a_layernorm.weight", (config.latent_dim,)
     yield f"{prefix}.kv_b_proj.weight", (heads * (config.plain_dim + config.value_dim), config.latent_dim)
     yield from _linears(prefix, {"o_proj": (hidden, heads * config.value_dim)}, bias)
+
+
+def _indexer(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:
+    assert config.query_rank is not None
+    heads, size, hidden = config.num_index_heads, config.index_dim, config.hidden_size
+    shapes = {"wq_b": (heads * size, config.query_rank), "wk": (size, hidden), "weights_proj": (heads, hidden)}
+    yield from _linears(prefix, shapes, False)
+    yield from ((f"{prefix}.k_norm.{kind}", (size,)) for kind in ("weight", "bias"))
 
 
 def _deepseek_experts(prefix: str, config: RoutedExpertsConfig) -> Iterator[tuple[str, Shape]]:

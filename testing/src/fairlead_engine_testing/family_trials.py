@@ -42,6 +42,7 @@ WRITES_CALLS: Mapping[str, str] = {
     "deepseek_v3": "deepseek_v3",
     "exaone4": "hermes",
     "glm4_moe": "glm45",
+    "glm_moe_dsa": "glm45",
     "gpt_oss": "harmony",
     "granite": "granite",
     "llama": "llama3_json",

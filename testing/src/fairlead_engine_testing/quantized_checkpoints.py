@@ -23,13 +23,13 @@ _BITS = {"int4-weight-only": 4}
 
 
 def is_quantized(name: str) -> bool:
-    """Whether the tensor is the weight of a linear layer, or of several experts', but for the output projection's and
-    routers'."""
+    """Whether the tensor is the weight of a linear layer, or of several experts', but for the output projection's,
+    routers' and indexers'."""
     linear = (
         "_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight", "in_proj_qkvz.weight",
         "in_proj_qkv.weight", "in_proj_z.weight", "put_linear.weight",
     )  # fmt: skip
-    return name.endswith((*linear, ".experts.gate_up_proj", ".experts.down_proj"))
+    return name.endswith((*linear, ".experts.gate_up_proj", ".experts.down_proj")) and ".indexer." not in name
 
 
 def write_dequantized(folder: Path, target: Path, name: str) -> Path:

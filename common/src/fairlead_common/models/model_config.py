@@ -158,6 +158,10 @@ class DecoderShape:
     """Elements per head, as queries and keys have them in the cache; not always `hidden_size / num_heads`."""
     shared_value_dim: int | None = None
     """Number of last elements of a key with the value; None = values are stored beside keys, with equal length."""
+    index_dim: int = 0
+    """Elements of a token's index key, by which `indexed` layers choose the tokens that a query attends to."""
+    indexed: frozenset[int] = frozenset()
+    """Layers that store an index key beside each key."""
     recurrent: frozenset[int] = frozenset()
     """Layers that keep `state` of a sequence in place of keys and values."""
     state: StateShape | None = None

@@ -40,6 +40,8 @@ class WeightRole(StrEnum):
     """Always kept as floats: routers, towers, norms."""
     RESTORED = "restored"
     """Stored like linear layers, and kept as floats, because the product has another form."""
+    SENSITIVE = "sensitive"
+    """Stored and kept like linear layers, and not rounded at loading: indexers, whose errors change what is read."""
     EMBEDDING = "embedding"
     HEAD = "head"
     """The output projection."""
@@ -132,7 +134,8 @@ class WeightLayout:
 
     def takes(self, part: WeightPart) -> bool:
         """Whether a part is quantised."""
-        if part.role not in (WeightRole.LINEAR, WeightRole.EXPERT, *((WeightRole.RESTORED,) if self.is_stored else ())):
+        only_stored = (WeightRole.RESTORED, WeightRole.SENSITIVE) if self.is_stored else ()
+        if part.role not in (WeightRole.LINEAR, WeightRole.EXPERT, *only_stored):
             return False
         if any(each in part.name for each in self.ignored):
             return False
@@ -188,9 +191,11 @@ BYTES_PER_SCALE = 4
 
 def block_bytes(
     num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, number_bytes: int, *,
-    has_scales: bool, has_values: bool,
+    has_scales: bool, has_values: bool, num_indexed: int = 0, index_dim: int = 0,
 ) -> int:  # fmt: skip
     """Bytes of one block of `block_size` tokens, all layers together. `has_values`: whether values are stored beside
-    keys; in latent attention values are a part of keys. Layers with a window hold whole contexts, too."""
-    per_head = head_dim * number_bytes + (BYTES_PER_SCALE if has_scales else 0)
-    return (2 if has_values else 1) * num_layers * num_kv_heads * block_size * per_head
+    keys; in latent attention values are a part of keys. `num_indexed`: layers with an index key of `index_dim` elements
+    beside each token's own. Layers with a window hold whole contexts, too."""
+    scale = BYTES_PER_SCALE if has_scales else 0
+    heads = (2 if has_values else 1) * num_layers * num_kv_heads * (head_dim * number_bytes + scale)
+    return block_size * (heads + num_indexed * (index_dim * number_bytes + scale))

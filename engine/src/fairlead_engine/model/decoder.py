@@ -79,6 +79,8 @@ class Decoder:
         """Why a step cannot be captured, in words; None = the host reads no results during the step."""
         if self.config.recurrent:
             return "its recurrent layers are computed operation by operation"
+        if self.config.indexed:
+            return "the host looks at contexts, of which its attention chooses keys"
         looks = any(layer.feed_forward.waits_for_device for layer in self.layers)
         return "the host looks at which experts tokens go to, since no two need be stored alike" if looks else None
 

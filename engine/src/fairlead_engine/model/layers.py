@@ -5,7 +5,7 @@ than matrix products are in `kernels/`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.functional import layer_norm
 
 from fairlead_common.models.model_config import QueryGrowth
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
+from fairlead_engine.kernels.attention.chosen_keys import StepChoice
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
 from fairlead_engine.kernels.gates import SILU, Gate, silu_mul
@@ -49,6 +50,8 @@ class ForwardInput:
     """Of recurrent layers; None = there are none."""
     places: Tensor | None = None
     """int64 [3, tokens]: time, row and column for rotations, or [tokens] if all are equal; None = `positions`."""
+    choice: StepChoice = field(default_factory=StepChoice)
+    """Of layers that choose the keys they attend to."""
 
 
 class GivenEmbeddings(NamedTuple):

@@ -2,12 +2,14 @@
 layer reads the outputs of the rounded layers before. Driven by `quantizing`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
 from fairlead_engine.kernels.attention.block_tables import BlockTables
+from fairlead_engine.kernels.attention.chosen_keys import StepChoice
 from fairlead_engine.kernels.recurrence import StateCache
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.linear import Linear
@@ -80,6 +82,8 @@ class LayerwiseReading:
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             shared_value_dim=config.shared_value_dim,
+            index_dim=config.index_dim,
+            indexed=frozenset({0} if config.indexed else ()),
             block_size=_BLOCK_SIZE,
             dtype=weight.dtype,
             device=weight.device,
@@ -93,6 +97,8 @@ class LayerwiseReading:
         self._step = prepare(plan, backend, tables, tokens, weight.device, states=self._slot).forward
         self._model = model
         self._rotations = model.rotations(self._step.positions)
+        self._choices = [StepChoice() for _ in texts]
+        """Keys chosen in each text by the layer before."""
         self._states: list[tuple[Tensor | None, Tensor]] = [
             (None, model.embedding(text.to(weight.device))) for text in texts
         ]
@@ -101,19 +107,21 @@ class LayerwiseReading:
         """Runs layer `index`, while its linear layers sum up their inputs. The texts stay at the layer's input."""
         for linear in watched:
             linear.is_watched = True
-        for state in self._states:
-            self._through(index, state)
+        for state, choice in zip(self._states, self._choices, strict=True):
+            self._through(index, state, choice)
         for linear in watched:
             linear.is_watched = False
 
     def go_on(self, index: int) -> None:
         """Moves all texts through layer `index`."""
-        self._states = [self._through(index, state) for state in self._states]
+        self._states = [
+            self._through(index, state, choice) for state, choice in zip(self._states, self._choices, strict=True)
+        ]
 
-    def _through(self, index: int, state: tuple[Tensor | None, Tensor]) -> tuple[Tensor, Tensor]:
-        layer = self._model.layers[index]
+    def _through(self, index: int, state: tuple[Tensor | None, Tensor], choice: StepChoice) -> tuple[Tensor, Tensor]:
+        layer, step = self._model.layers[index], replace(self._step, choice=choice)
         heads, stream = layer.before_attention(*state)
-        attended = layer.attention.attend(heads, self._step, self._rotations, self._cache_of(index))
+        attended = layer.attention.attend(heads, step, self._rotations, self._cache_of(index))
         return layer.after_attention(attended, stream)
 
     def _cache_of(self, index: int) -> LayerCache | StateCache:

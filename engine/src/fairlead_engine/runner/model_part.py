@@ -94,6 +94,8 @@ class ModelPart:
             device=self.device,
             kv_dtype=kv_dtype,
             shared_value_dim=self.config.shared_value_dim,
+            index_dim=self.config.index_dim,
+            indexed=self.config.indexed,
         )
         if isinstance(self.model, ForeignDecoder):
             try_out(self.model, self.backend, self.layout)

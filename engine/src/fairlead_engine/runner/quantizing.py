@@ -213,6 +213,8 @@ class _Rounding:
         norm = {"self_attn": "input_layernorm", "mlp": "post_attention_layernorm"}.get(part)
         if norm is None or each.names[0].endswith(_READ_NO_NORM) or not has(f"{layer}.input_layernorm.weight"):
             return
+        if part == "self_attn" and has(f"{layer}.{part}.indexer.wk.weight"):
+            return  # which reads the norm, too, and is not rounded
         if part == "mlp" and has(f"{layer}.pre_feedforward_layernorm.weight"):
             norm = "pre_feedforward_layernorm"
         if each.seen is None:

@@ -311,6 +311,7 @@ def _layers_block_bytes(shape: ModelConfig, num_layers: int, choice: EngineChoic
     return block_bytes(
         num_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size,
         each if is_float else 1, has_scales=not is_float, has_values=shape.shared_value_dim is None,
+        num_indexed=len(shape.indexed), index_dim=shape.index_dim,
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention with one narrow head in the cache for all
-heads, and many narrow experts, chosen within groups, beside shared experts; the first layers have no experts."""
+heads, and many narrow experts, chosen within groups, beside shared experts; the first layers have no experts. V3.2
+(arXiv 2512.02556) and GLM-5 choose the tokens that a query attends to."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,12 @@ class DeepseekConfig(RoutedExpertsConfig):
     value_dim: int
     """Elements of a head's value."""
     is_interleaved: bool
+    num_index_heads: int = 0
+    """Heads of the indexer's queries."""
+    num_chosen: int = 0
+    """Most tokens that a query attends to where layers choose them; 0 = all earlier ones."""
+    is_index_interleaved: bool = False
+    """Whether neighbours are turned together in index keys."""
 
     @property
     def latent_dim(self) -> int:
@@ -51,9 +58,22 @@ class DeepseekConfig(RoutedExpertsConfig):
         restored, down = heads * (self.plain_dim + self.value_dim), self.head_dim
         return [
             *parts,
+            *self._index_parts(),
             WeightPart("self_attn.kv_a_proj_with_mqa", num, down, hidden, bias=down if self.qkv_bias else 0),
             WeightPart("self_attn.kv_b_proj", num, restored, latent, WeightRole.RESTORED),
             WeightPart("self_attn.o_proj", num, hidden, heads * self.value_dim, bias=hidden if self.output_bias else 0),
+        ]
+
+    def _index_parts(self) -> list[WeightPart]:
+        """Of all indexers, which every rank has."""
+        num, size, heads = len(self.indexed & {*range(self.num_layers)}), self.index_dim, self.num_index_heads
+        if not num or self.query_rank is None:
+            return []
+        return [
+            WeightPart("self_attn.indexer.wq_b", num, heads * size, self.query_rank, WeightRole.SENSITIVE),
+            WeightPart("self_attn.indexer.wk", num, size, self.hidden_size, WeightRole.SENSITIVE),
+            WeightPart("self_attn.indexer.weights_proj", num, heads, self.hidden_size, WeightRole.PRECISE),
+            vector("self_attn.indexer.k_norm", num, 2 * size),
         ]
 
 
@@ -80,20 +100,92 @@ def parse_deepseek_v2(fields: JsonFields) -> DeepseekConfig:
 
 
 def parse_deepseek_v3(fields: JsonFields) -> DeepseekConfig:
+    return _parse(
+        fields, _routing(fields, "DeepSeek-V3", 8, 4), query_rank=1536, num_experts=256, num_shared_experts=1,
+        expert_size=2048, first_dense=3, has_score_bias=True,
+    )  # fmt: skip
+
+
+def parse_deepseek_v32(fields: JsonFields) -> DeepseekConfig:
+    """DeepSeek-V3's layers, each with an indexer."""
+    _check_interleaved(fields, "DeepSeek-V3.2", is_index_interleaved=False)
+    config = _parse(
+        fields, _routing(fields, "DeepSeek-V3.2", 8, 4), query_rank=1536, num_experts=256, num_shared_experts=1,
+        expert_size=2048, first_dense=3, has_score_bias=True,
+    )  # fmt: skip
+    return _with_indexers(fields, config, frozenset(range(config.num_layers)), num_heads=64)
+
+
+def parse_glm_moe_dsa(fields: JsonFields) -> DeepseekConfig:
+    """GLM-5: the same, where some layers take over the choice of the layer before (arXiv 2603.12201)."""
+    _check_interleaved(fields, "GLM-5", is_index_interleaved=True)
+    config = _parse(
+        fields, _routing(fields, "GLM-5", 1, 1), query_rank=2048, num_experts=256, num_shared_experts=1,
+        expert_size=2048, first_dense=3, has_score_bias=True, plain_dim=192, value_dim=256, rms_norm_eps=1e-5,
+    )  # fmt: skip
+    return replace(
+        _with_indexers(fields, config, _indexed(fields, config.num_layers), num_heads=32), is_index_interleaved=True
+    )
+
+
+def _routing(fields: JsonFields, name: str, num_groups: int, num_chosen_groups: int) -> dict[str, Any]:
+    """As DeepSeek-V3 chooses experts; `name`: of the version, whose default groups the numbers are."""
     if (scoring := fields.text("scoring_func") or "sigmoid") != "sigmoid":
-        raise refuse(f"scoring_func {scoring}", "of a DeepSeek-V3 sigmoid is supported")
+        raise refuse(f"scoring_func {scoring}", f"of a {name} sigmoid is supported")
     if (method := fields.text("topk_method") or "noaux_tc") != "noaux_tc":
-        raise refuse(f"topk_method {method}", "of a DeepSeek-V3 noaux_tc is supported")
-    routing = {
+        raise refuse(f"topk_method {method}", f"of a {name} noaux_tc is supported")
+    return {
         "num_experts_per_token": fields.positive_int("num_experts_per_tok", 8),
         "is_normalised": fields.boolean("norm_topk_prob", True),
-        **_groups(fields, 8, 4),
+        **_groups(fields, num_groups, num_chosen_groups),
         "routed_scale": fields.positive_number("routed_scaling_factor", 2.5),
     }
-    return _parse(
-        fields, routing, query_rank=1536, num_experts=256, num_shared_experts=1, expert_size=2048, first_dense=3,
-        has_score_bias=True,
-    )  # fmt: skip
+
+
+def _check_interleaved(fields: JsonFields, name: str, *, is_index_interleaved: bool) -> None:
+    """Raises ModelLoadError for positions that turn other pairs of elements than the version's."""
+    for field, wanted in (("rope_interleave", True), ("indexer_rope_interleave", is_index_interleaved)):
+        if fields.boolean(field, wanted) is not wanted:
+            raise refuse(f"{field} {str(not wanted).lower()}", f"of a {name} {str(wanted).lower()} is supported")
+
+
+def _with_indexers(
+    fields: JsonFields, config: DeepseekConfig, indexed: frozenset[int], *, num_heads: int
+) -> DeepseekConfig:
+    """The configuration with indexers in these layers; `num_heads`: the default of the version."""
+    if config.query_rank is None:
+        raise refuse("q_lora_rank null", "an indexer reads the narrower vectors of queries; use a model with some")
+    index_dim = fields.positive_int("index_head_dim", 128)
+    if index_dim < config.turned_dim:
+        raise fields.invalid("index_head_dim", f"must be at least qk_rope_head_dim ({config.turned_dim})")
+    return replace(
+        config,
+        index_dim=index_dim,
+        indexed=indexed,
+        num_index_heads=fields.positive_int("index_n_heads", num_heads),
+        num_chosen=fields.positive_int("index_topk", 2048),
+        dense_layers=named_dense(fields, config.dense_layers),
+    )
+
+
+def _indexed(fields: JsonFields, num_layers: int) -> frozenset[int]:
+    """Layers that choose tokens themselves: by `indexer_types`, by the older `index_topk_pattern`, or by a rhythm."""
+    kinds = fields.texts("indexer_types")
+    if not kinds and fields.has("index_topk_pattern"):
+        name, letters = "index_topk_pattern", {"F": "full", "S": "shared"}
+        given = list(fields.text(name) or "") if fields.is_text(name) else fields.texts(name)
+        kinds = [letters.get(each, each) for each in given]
+    if not kinds:
+        every = max(1, from_zero(fields, "index_topk_freq", 1))
+        offset = from_zero(fields, "index_skip_topk_offset", 2)
+        return frozenset(layer for layer in range(num_layers) if max(layer - offset + 1, 0) % every == 0)
+    if unknown := sorted({*kinds} - {"full", "shared"}):
+        raise refuse(f"indexer_types {', '.join(unknown)}", "full and shared are supported")
+    if len(kinds) != num_layers:
+        raise fields.invalid("indexer_types", f"must name as many as num_hidden_layers ({num_layers})")
+    if kinds[0] != "full":
+        raise fields.invalid("indexer_types", "must begin with full: before the first layer nothing is chosen")
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind == "full")
 
 
 def parse_glm4_moe_lite(fields: JsonFields) -> DeepseekConfig:

@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from fairlead_common.models.families import dense, experts, recurrent
 from fairlead_common.models.families.cohere2_moe import parse_cohere2_moe
-from fairlead_common.models.families.deepseek import parse_deepseek_v2, parse_deepseek_v3, parse_glm4_moe_lite
+from fairlead_common.models.families.deepseek import (
+    parse_deepseek_v2,
+    parse_deepseek_v3,
+    parse_deepseek_v32,
+    parse_glm4_moe_lite,
+    parse_glm_moe_dsa,
+)
 from fairlead_common.models.families.dense import parse_qwen2_5_vl
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.llama4 import parse_llama4
@@ -35,6 +41,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Cohere2MoeForCausalLM": FamilyFields("cohere2_moe", parse_cohere2_moe),
     "DeepseekV2ForCausalLM": FamilyFields("deepseek_v2", parse_deepseek_v2),
     "DeepseekV3ForCausalLM": FamilyFields("deepseek_v3", parse_deepseek_v3),
+    "DeepseekV32ForCausalLM": FamilyFields("deepseek_v32", parse_deepseek_v32),
     "Ernie4_5ForCausalLM": FamilyFields("ernie4_5", dense.parse_ernie4_5),
     "Ernie4_5_MoeForCausalLM": FamilyFields("ernie4_5_moe", experts.parse_ernie4_5_moe),
     "Exaone4ForCausalLM": FamilyFields("exaone4", dense.parse_exaone4),
@@ -43,6 +50,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Glm4ForCausalLM": FamilyFields("glm4", dense.parse_glm4),
     "Glm4MoeForCausalLM": FamilyFields("glm4_moe", experts.parse_glm4_moe),
     "Glm4MoeLiteForCausalLM": FamilyFields("glm4_moe_lite", parse_glm4_moe_lite),
+    "GlmMoeDsaForCausalLM": FamilyFields("glm_moe_dsa", parse_glm_moe_dsa),
     "GptOssForCausalLM": FamilyFields("gpt_oss", experts.parse_gpt_oss),
     "GraniteForCausalLM": FamilyFields("granite", dense.parse_granite),
     "GraniteMoeHybridForCausalLM": FamilyFields("granitemoehybrid", recurrent.parse_granite_hybrid),

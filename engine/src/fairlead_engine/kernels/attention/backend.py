@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairlead_common.models.weight_formats import block_bytes
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
-from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows
+from fairlead_engine.kernels.attention.scoring import Group, Scoring, TreeRows
 from fairlead_engine.kernels.attention.stored_heads import LARGEST, StoredHeads
 from fairlead_engine.kernels.norm_rope_store import HeadTurn
 
@@ -44,6 +44,10 @@ class CacheLayout:
     """Stored format of keys and values, one of `KV_DTYPES`; None = `dtype`."""
     shared_value_dim: int | None = None
     """Last elements of a key that are its value, not stored separately; None = values are as long as keys."""
+    index_dim: int = 0
+    """Elements of a token's index key."""
+    indexed: frozenset[int] = frozenset()
+    """Layers with an index key beside each key."""
 
     @property
     def bytes_per_block(self) -> int:
@@ -52,16 +56,22 @@ class CacheLayout:
         return block_bytes(
             self.num_layers, self.num_kv_heads, self.head_dim, self.block_size, stored.itemsize,
             has_scales=stored in LARGEST, has_values=self.shared_value_dim is None,
+            num_indexed=len(self.indexed), index_dim=self.index_dim,
         )  # fmt: skip
 
     def caches(self, shape: tuple[int, ...]) -> "list[LayerCache]":
         """Memory for keys and values of every layer, each of this shape, head_dim last."""
 
-        def room() -> StoredHeads:
+        def room(shape: tuple[int, ...] = shape) -> StoredHeads:
             return StoredHeads.room(shape, self.kv_dtype or self.dtype, self.device)
 
-        shared = self.shared_value_dim
-        return [LayerCache(room(), room() if shared is None else None, shared) for _ in range(self.num_layers)]
+        shared, of_index = self.shared_value_dim, (*shape[:-1], self.index_dim)
+        return [
+            LayerCache(
+                room(), room() if shared is None else None, shared, room(of_index) if layer in self.indexed else None
+            )
+            for layer in range(self.num_layers)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +83,18 @@ class LayerCache:
     """None = the last `shared_value_dim` elements of keys."""
     shared_value_dim: int | None = None
     """As in `CacheLayout`."""
+    index: StoredHeads | None = None
+    """Index keys, shaped like keys of one head; None = the layer chooses no keys by them."""
+
+    @property
+    def attended(self) -> tuple[StoredHeads, ...]:
+        """Keys and values."""
+        return (self.keys,) if self.values is None else (self.keys, self.values)
 
     @property
     def stored(self) -> tuple[StoredHeads, ...]:
         """All stored tensors."""
-        return (self.keys,) if self.values is None else (self.keys, self.values)
+        return self.attended if self.index is None else (*self.attended, self.index)
 
     def value_part(self, mixed: Tensor) -> Tensor:
         """The values' part of attention's result, where whole keys [..., head_dim] were mixed instead of values."""
@@ -113,6 +130,16 @@ class DeviceBatch:
     """What rows of trees see; other rows see everything up to themselves."""
 
 
+class StepView(NamedTuple):
+    """Slots of one step, for attention in plain torch beside a backend's own. A slot counts tokens of the cache, whose
+    tensors have one head, in the order of its memory."""
+
+    slots: Tensor
+    """int64 [tokens]: slot of each row."""
+    groups: list[Group]
+    """Slots that each row sees; all rows in order."""
+
+
 class AttentionBackend(Protocol[Tables, Metadata]):
     """Causal grouped-query attention of a step's tokens to the cache. Keeps no state of a step or of a model."""
 
@@ -140,6 +167,9 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         result. Attention reads stored keys and values, of this step's own tokens too: with an 8-bit cache results do
         not depend on the division of a prompt into steps.
         """
+
+    def view(self, cache: LayerCache, metadata: Metadata) -> StepView:
+        """The slots of this step, the same in all layers. `cache`: of any layer."""
 
     def move(self, cache: LayerCache, metadata: Metadata, sources: Tensor, targets: Tensor) -> None:
         """Copies stored keys and values of rows, int64 [moves], to others' places; reads all before it writes."""

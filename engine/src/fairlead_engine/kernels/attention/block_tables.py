@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks, StepView
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
-from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows, attend_scored, visible_tokens
+from fairlead_engine.kernels.attention.scoring import Group, Scoring, TreeRows, attend_scored, visible_tokens
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
 from fairlead_engine.kernels.norm_rope_store import HeadTurn, norm_rope_store
 from fairlead_engine.kernels.staging import int64s, to_device
@@ -27,23 +27,6 @@ MAX_GATHERED = 2**16
 """Tokens, padding included, whose keys and values are gathered at a time: 256 MiB with 8 heads of 128 in bfloat16."""
 MAX_SCORES = 2**25
 """Pairs of query and key, padding included, masked at a time: 32 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Consecutive sequences padded to one shape: `queries` rows and `context` tokens each. Padding repeats a row or a
-    slot of the same sequence: other sequences' contents never come near it."""
-
-    rows: Tensor
-    """int64 [sequences, queries]: rows of the query."""
-    slots: Tensor
-    """int64 [sequences, context]: slots of the cache."""
-    visible: Tensor
-    """bool [sequences, queries, context]: whether a query may look at a token."""
-    kept: Tensor
-    """int64 [rows of the group]: places of these rows among the flattened [sequences x queries]."""
-    has_trees: bool
-    """Whether some queries do not see all earlier tokens."""
 
 
 class DeviceTables:
@@ -142,27 +125,7 @@ class BlockTables(BlockCache):
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> BlockTableMetadata:
         tables.update(batch.new_blocks)
-        layout, size, num_rows = tables.layout, tables.layout.block_size, int(batch.num_queries.sum())
-        width = -(-int(batch.context_lens.max()) // size)
-        per_sequence = np.array([batch.slots, batch.num_queries, batch.context_lens])
-        slots, num_queries, context_lens = to_device(per_sequence, layout.device)
-        block_tables = tables.rows[slots, :width]
-        query_starts = pad(num_queries.cumsum(0), (1, 0))
-        if num_rows == len(batch.slots):
-            sequence_of = torch.arange(num_rows, device=layout.device)
-        else:
-            sequence_of = torch.repeat_interleave(num_queries, output_size=num_rows)
-        return BlockTableMetadata(
-            batch=batch,
-            block_size=size,
-            block_tables=block_tables,
-            context_lens=context_lens,
-            query_starts=query_starts,
-            sequence_of=sequence_of,
-            positions=batch.positions,
-            slot_mapping=block_tables[sequence_of, batch.positions // size] * size + batch.positions % size,
-            trees=batch.trees,
-        )
+        return table_metadata(batch, tables.rows, tables.layout.block_size)
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> BlockTableMetadata:
         """Pads every context to the longest possible one, and masks."""
@@ -186,8 +149,36 @@ class BlockTables(BlockCache):
         return norm_rope_store(heads, turn, cache.keys, cache.values, metadata.slot_mapping)
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: BlockTableMetadata, scoring: Scoring) -> Tensor:
-        stored = [heads.flatten(0, 1) for heads in cache.stored]
+        stored = [heads.flatten(0, 1) for heads in cache.attended]
         return cache.value_part(torch.cat([_attend(query, stored, group, scoring) for group in metadata.groups]))
+
+    def view(self, cache: LayerCache, metadata: BlockTableMetadata) -> StepView:
+        return StepView(metadata.slot_mapping, metadata.groups)
+
+
+def table_metadata(batch: DeviceBatch, table_rows: Tensor, size: int) -> BlockTableMetadata:
+    """Of a step whose tables, int64 [slots, blocks] of `size` tokens, are up to date."""
+    device, num_rows = table_rows.device, int(batch.num_queries.sum())
+    width = -(-int(batch.context_lens.max()) // size)
+    per_sequence = np.array([batch.slots, batch.num_queries, batch.context_lens])
+    slots, num_queries, context_lens = to_device(per_sequence, device)
+    block_tables = table_rows[slots, :width]
+    query_starts = pad(num_queries.cumsum(0), (1, 0))
+    if num_rows == len(batch.slots):
+        sequence_of = torch.arange(num_rows, device=device)
+    else:
+        sequence_of = torch.repeat_interleave(num_queries, output_size=num_rows)
+    return BlockTableMetadata(
+        batch=batch,
+        block_size=size,
+        block_tables=block_tables,
+        context_lens=context_lens,
+        query_starts=query_starts,
+        sequence_of=sequence_of,
+        positions=batch.positions,
+        slot_mapping=block_tables[sequence_of, batch.positions // size] * size + batch.positions % size,
+        trees=batch.trees,
+    )
 
 
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:

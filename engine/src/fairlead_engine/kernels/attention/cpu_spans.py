@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks, StepView
 from fairlead_engine.kernels.attention.block_allocator import ConsecutiveBlocks
-from fairlead_engine.kernels.attention.scoring import Scoring, TreeRows, attend_scored, visible_tokens
+from fairlead_engine.kernels.attention.scoring import Group, Scoring, TreeRows, attend_scored, visible_tokens
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
 from fairlead_engine.kernels.norm_rope_store import HeadTurn, norm_rope
 
@@ -161,10 +161,13 @@ class CPUSpans:
             here = scoring.within(span.context)
             if here.window and span.num_queries == 1:
                 span, here = span.last(here.width(span.context)), here._replace(window=0)
-            keys, *own_values = (_context(slab, span).floats(query.dtype) for slab in cache.stored)
+            keys, *own_values = (_context(slab, span).floats(query.dtype) for slab in cache.attended)
             values = own_values[0] if own_values else keys  # torch's product wants both of one size
             outputs.append((_attend_plainly if here.is_plain else _attend)(queries, keys, values, span, here))
         return cache.value_part(torch.cat(outputs).view(num_tokens, num_heads, head_dim))
+
+    def view(self, cache: LayerCache, metadata: SpanMetadata) -> StepView:
+        return StepView(metadata.slots, [_group(span, metadata.slots.device) for span in metadata.spans])
 
     def move(self, cache: LayerCache, metadata: SpanMetadata, sources: Tensor, targets: Tensor) -> None:
         for heads in cache.stored:
@@ -196,16 +199,29 @@ def _attend_plainly(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySp
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:
     """The same for any scoring."""
-    if span.is_tree and span.mask is not None:
-        visible = span.mask
-    else:
-        visible = torch.ones(span.num_queries, span.context, dtype=torch.bool, device=queries.device)
-        visible = visible.tril_(span.context - span.num_queries)
+    visible = _visible(span, queries.device)
     if scoring.sinks is not None:
         scoring = scoring._replace(sinks=scoring.sinks.view(*queries.shape[1:3], 1, 1))
     grouped = queries.permute(1, 2, 0, 3)
     keys, values = keys.unsqueeze(1), values.unsqueeze(1)
     return attend_scored(grouped, keys, values, visible, scoring, has_trees=span.is_tree).permute(2, 0, 1, 3)
+
+
+def _visible(span: QuerySpan, device: torch.device) -> Tensor:
+    """bool [num_queries, context]: whether a query may look at a token."""
+    if span.is_tree and span.mask is not None:
+        return span.mask
+    visible = torch.ones(span.num_queries, span.context, dtype=torch.bool, device=device)
+    return visible.tril_(span.context - span.num_queries)
+
+
+def _group(span: QuerySpan, device: torch.device) -> Group:
+    """The span by itself."""
+    kept, slots = torch.arange(span.num_queries, device=device), span.slots
+    if slots is None:
+        slots = torch.arange(span.first_slot, span.first_slot + span.context, device=device)
+    visible = _visible(span, device)
+    return Group((kept + span.start)[None], slots[None], visible[None], kept, span.is_tree)
 
 
 def _with_tree(span: QuerySpan, trees: TreeRows) -> QuerySpan:

@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairlead_engine.kernels.attention.backend import DeviceBatch
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring, TreeRows
 from fairlead_engine.kernels.attention.stored_heads import SMALLEST_SCALE, StoredHeads
 
@@ -319,6 +320,8 @@ class PagedStep:
     grids: tuple[Grid, ...]
     trees: TreeRows | None = None
     """`DeviceBatch.trees`."""
+    batch: DeviceBatch | None = None
+    """The step as the runner describes it; None = a captured step."""
 
 
 def paged_attention(

@@ -4,6 +4,7 @@ A tree of drafts lies in the cache in the step's order, node by node behind its 
 is a number, before which all tokens are visible, and a bit for each later token.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +26,23 @@ class TreeRows(NamedTuple):
     bits: Tensor
     """int64 [rows]: bit j is set where token j behind the limit is visible, the row itself included; 0 for rows outside
     trees, which see only the first tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Consecutive sequences padded to one shape: `queries` rows and `context` tokens each. Padding repeats a row or a
+    slot of the same sequence: other sequences' contents never come near it."""
+
+    rows: Tensor
+    """int64 [sequences, queries]: rows of the query."""
+    slots: Tensor
+    """int64 [sequences, context]: slots of the cache."""
+    visible: Tensor
+    """bool [sequences, queries, context]: whether a query may look at a token."""
+    kept: Tensor
+    """int64 [rows of the group]: places of these rows among the flattened [sequences x queries]."""
+    has_trees: bool
+    """Whether some queries do not see all earlier tokens."""
 
 
 def ancestor_bits(parents: list[int]) -> npt.NDArray[np.int64]:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, Numbers
-from fairlead_engine.kernels.attention.block_tables import BlockCache, DeviceTables
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, Numbers, StepView
+from fairlead_engine.kernels.attention.block_tables import BlockCache, DeviceTables, table_metadata
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.norm_rope_store import HeadTurn
@@ -94,6 +94,7 @@ class TritonPaged(BlockCache):
             slot_mapping=tables.rows[batch.row_slots, positions // size] * size + positions % size,
             grids=tuple(grids),
             trees=batch.trees,
+            batch=batch,
         )
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> PagedStep:
@@ -121,6 +122,11 @@ class TritonPaged(BlockCache):
         output = torch.empty((*query.shape[:2], value_dim), dtype=query.dtype, device=query.device)
         paged_attention(query, cache.keys, cache.values, output, metadata, scoring)
         return output
+
+    def view(self, cache: LayerCache, metadata: PagedStep) -> StepView:
+        assert metadata.batch is not None, "the host knows no contexts of a captured step"
+        described = table_metadata(metadata.batch, metadata.table_rows, cache.keys.numbers.shape[1])
+        return StepView(metadata.slot_mapping, described.groups)
 
     def _grid(
         self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]

@@ -1,5 +1,6 @@
 """DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437): latent attention; behind a few dense layers, many narrow experts,
-chosen within groups, beside shared experts for all tokens. V3 and GLM-4.5 bring a layer for one token further."""
+chosen within groups, beside shared experts for all tokens. V3.2 and GLM-5 choose the tokens that a query attends to. V3
+and GLM-4.5 bring a layer for one token further."""
 
 from collections.abc import Callable
 
@@ -10,10 +11,11 @@ from fairlead_common.models.families.experts import RoutedExpertsConfig
 from fairlead_engine.model.checkpoint import WHOLE
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.experts import routed_experts
+from fairlead_engine.model.key_index import KeyIndexer, KeyNorm
 from fairlead_engine.model.latent_attention import LatentAttention, LowRankQuery
 from fairlead_engine.model.layers import AttentionLayer
 from fairlead_engine.model.shard import scaled
-from fairlead_engine.model.weights import GuessingNames, Weights
+from fairlead_engine.model.weights import GuessingNames, Weights, layer_index
 
 _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever the configuration says about the rest."""
@@ -75,4 +77,23 @@ def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentA
         rotary_dim=config.turned_dim,
         is_interleaved=config.is_interleaved,
         query_scale=config.query_scale,
+        indexer=_indexer(weights, config, prefix),
+        shares_choice=bool(config.num_chosen),
     )  # fmt: skip
+
+
+def _indexer(weights: Weights, config: DeepseekConfig, attention: str) -> KeyIndexer | None:
+    """None = the layer has none."""
+    if layer_index(attention.removesuffix(".self_attn")) not in config.indexed or config.query_rank is None:
+        return None
+    prefix, size, heads = f"{attention}.indexer", config.index_dim, config.num_index_heads
+    return KeyIndexer(
+        query=weights.linear({f"{prefix}.wq_b": heads * size}, config.query_rank, is_sensitive=True),
+        key=weights.linear({f"{prefix}.wk": size}, config.hidden_size, is_sensitive=True),
+        key_norm=KeyNorm(*(weights.offsets(f"{prefix}.k_norm.{kind}", size) for kind in ("weight", "bias"))),
+        weigh=weights.linear({f"{prefix}.weights_proj": heads}, config.hidden_size, is_sensitive=True),
+        num_heads=heads,
+        rotary_dim=config.turned_dim,
+        is_interleaved=config.is_index_interleaved,
+        num_chosen=config.num_chosen,
+    )
