@@ -171,7 +171,7 @@ def test_company_and_preemption_change_no_answer(
     whole = [serve(Engine(alone, runner), {0: [request]}, {})[0] for request in requests]
     guesses = {"speculative_method": "ngram", "num_speculative_tokens": draw.randint(1, 5), "prompt_lookup_min": 1}
     for changes, is_busy in (
-        ({} if runner.state_bytes else guesses, False),
+        (guesses, False),
         ({}, False),
         ({"async_scheduling": True}, False),
         ({"async_scheduling": True}, True),

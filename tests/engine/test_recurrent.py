@@ -127,7 +127,6 @@ def test_places_and_usable_blocks_are_counted_rightly(data: st.DataObject) -> No
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"speculative_method": "ngram", "num_speculative_tokens": 2}, "speculative_method"),
         ({"host_kv_cache_memory": 2**20}, "host_kv_cache_memory"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size"),
     ],

@@ -19,6 +19,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.openai.chat import ChatTemplate
 from fairlead_engine.api.answers.answer_formats import INSTRUCTED, choose_formats
 from fairlead_engine.api.answers.reader import AnswerReader
@@ -29,6 +30,7 @@ from fairlead_engine.api.tool_use import tool_use
 from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.errors import EngineError
 from fairlead_engine.llm import LLM, Completion
+from fairlead_engine.model.loading import read_any_config
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
 from fairlead_engine_testing.checkpoints import FAMILIES, write_guessing_checkpoint, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
@@ -86,6 +88,9 @@ _CALL = {"name": "tide", "arguments": {"port": "Oslo", "days": 2}}
 
 PROMPT = [7 + (5 * index + index * index // 3) % 40 for index in range(24)]
 _REPEATED = [9, 17, 30, 11] * 6
+_GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
+_REPEATS = SamplingParams(temperature=0.0, max_tokens=40, repetition_penalty=0.5)
+"""Greedy, and repeats itself: else some models say nothing twice, and no n-gram is found."""
 _EXACT = 1e-3
 """Most that a log-probability in float32 may be off."""
 _ROUNDED = 2.0
@@ -230,17 +235,17 @@ def tools(row: Row, folder: Path) -> Found:
 
 def speculative(row: Row, folder: Path) -> Found:
     """Guesses by n-grams, by a draft model, by Medusa's heads and by EAGLE-3's leave greedy answers as they are."""
-    plain = None if not row.generates else _generate(folder, _REPEATED)
+    plain = None if not row.generates else _generate(folder, _REPEATED, _REPEATS)
 
     def compared(method: str, **settings: Any) -> None:
         model = LLM(str(folder), speculative_method=method, num_speculative_tokens=3, **settings, **_SETTINGS)
-        [found] = model.generate(_REPEATED, SamplingParams(temperature=0.0, max_tokens=24))
+        [found] = model.generate(_REPEATED, _REPEATS)
         assert plain is not None and found.token_ids == plain.token_ids
         assert model.engine.load.num_draft_tokens, "nobody has guessed"
 
     return {
         "ngram": _refusal(lambda: compared("ngram"), folder),
-        "draft": _refusal(lambda: compared("draft", speculative_model=str(folder)), folder),
+        "draft": _refusal(lambda: compared("draft", speculative_model=_write_draft(row, folder)), folder),
         "medusa": _refusal(lambda: compared("medusa", speculative_model=_write_heads(folder)), folder),
         "eagle3": _refusal(lambda: compared("eagle3", speculative_model=_write_eagle(folder)), folder),
     }
@@ -304,8 +309,8 @@ def _refusal(run: Callable[[], object], folder: Path) -> str | None:
     return None
 
 
-def _generate(folder: Path, prompt: list[int]) -> Completion:
-    [found] = LLM(str(folder), **_SETTINGS).generate(prompt, SamplingParams(temperature=0.0, max_tokens=24))
+def _generate(folder: Path, prompt: list[int], sampling: SamplingParams = _GREEDY) -> Completion:
+    [found] = LLM(str(folder), **_SETTINGS).generate(prompt, sampling)
     return found
 
 
@@ -335,6 +340,15 @@ def _told(row: Row, folder: Path, *references: Tensor, **settings: Any) -> list[
 def _own(completion: Completion) -> Tensor:
     """Log-probabilities of the prompt's tokens."""
     return torch.tensor([each.logprob for each in completion.prompt_logprobs])
+
+
+def _write_draft(row: Row, folder: Path) -> str:
+    """The model itself; for one that keeps states, which is no draft model, a Llama with the same vocabulary."""
+    found = read_any_config(folder) if row.generates else None
+    if not isinstance(found, ModelConfig) or not found.recurrent:
+        return str(folder)
+    write_random_checkpoint(folder.with_name("draft"), FAMILIES["llama"](vocab_size=found.vocab_size))
+    return str(write_letters(folder.with_name("draft")))
 
 
 def _write_heads(folder: Path) -> str:

@@ -5,20 +5,23 @@ import numpy as np
 from fairlead_common.wire.blocks import ROOT
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.state_snapshots import StateSnapshots
-from fairlead_engine.types.batch import NO_SNAPSHOT, Batch
+from fairlead_engine.types.batch import NO_SNAPSHOT, AcceptedDrafts, Batch
 from fairlead_engine.types.sequences import NO_SLOT, ScheduledSequence, Sequence
 
 
 class RecurrentStates:
     """Plans copies between the states of slots and snapshots, beside the scheduler's steps. A state is kept at the last
     whole block of a prompt, where another prompt left a cached one, evenly within long prompts, and behind each block
-    that decodes complete, in the place of the one before."""
+    that decodes complete, in the place of the one before. States of sequences with drafts go on behind the accepted
+    ones, and are kept, with the next step, before any state is read."""
 
     def __init__(self, blocks: BlockManager, snapshots: StateSnapshots) -> None:
         self._blocks = blocks
         self._snapshots = snapshots
         self._begun: list[tuple[int, int]] = []
         """`Batch.restored` of the step that is planned."""
+        self._accepted: list[AcceptedDrafts] = []
+        """`Batch.accepted` of the next step."""
 
     def begin(self, sequence: Sequence, num_blocks: int) -> None:
         """The sequence begins in its slot behind `num_blocks` cached blocks."""
@@ -27,11 +30,15 @@ class RecurrentStates:
 
     def plan(self, batch: Batch) -> None:
         """Fills in what a planned step restores and keeps."""
+        if not len(batch):
+            return
         batch.restored, self._begun = self._begun, []
+        batch.accepted, self._accepted = self._accepted, []
         if not self._blocks.enable_prefix_caching:
             return
         for item in batch.chunks:
-            item.kept = self._of_chunk(item)
+            if not item.drafts:
+                item.kept = self._of_chunk(item)
         for row in np.flatnonzero(batch.decodes.ends % self._blocks.block_size == 0).tolist():
             snapshot = self._rolled(batch.decodes.sequences[row])
             if snapshot is not None:
@@ -46,6 +53,28 @@ class RecurrentStates:
             sequence, end = batch.decodes.sequences[row], int(batch.decodes.ends[row])
             if self._name(sequence, end, snapshot) and sequence.slot != NO_SLOT:
                 sequence.kept_end = end
+        drafted = [each for each in batch.chunks if each.drafts and each.sequence.slot != NO_SLOT]
+        computed = [each for each in drafted if each.sequence.num_computed_tokens > each.start]
+        ends = [self._whole_end(each) for each in computed]
+        # All places are taken before any is named: none is another's.
+        places = [self._rolled(each.sequence) if end else None for each, end in zip(computed, ends, strict=True)]
+        for each, end, place in zip(computed, ends, places, strict=True):
+            self._accept(each, end, place)
+
+    def _whole_end(self, item: ScheduledSequence) -> int:
+        """End of the last block that a sequence completes with this step; 0 = of none that is kept."""
+        size, end = self._blocks.block_size, item.sequence.num_computed_tokens
+        return end // size * size if self._blocks.enable_prefix_caching and end // size > item.start // size else 0
+
+    def _accept(self, item: ScheduledSequence, end: int, snapshot: int | None) -> None:
+        """Notes the accepted drafts, and the snapshot at `end`."""
+        sequence, first = item.sequence, item.start + 1
+        number = sequence.num_computed_tokens - first
+        if snapshot is not None and self._name(sequence, end, snapshot):
+            sequence.kept_end = end
+            self._accepted.append(AcceptedDrafts(sequence.slot, number, end - first, snapshot))
+        elif number:
+            self._accepted.append(AcceptedDrafts(sequence.slot, number))
 
     def _of_chunk(self, item: ScheduledSequence) -> list[tuple[int, int]]:
         size, sequence, start, end = self._blocks.block_size, item.sequence, item.start, item.end

@@ -228,12 +228,12 @@ class Scheduler:
         batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
             batch.chunks += self._admit_waiting(self.limits.max_num_batched_tokens - batch.num_tokens)
-        if self._states is not None:
-            self._states.plan(batch)
         self.slots.complete([item for item in batch.chunks if item.samples])
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
+        if self._states is not None:
+            self._states.plan(batch)
         self.blocks.host.flush()  # the step will overwrite what was evicted for it
         return batch
 

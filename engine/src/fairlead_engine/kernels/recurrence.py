@@ -6,8 +6,13 @@ A sequence's state is a matrix for each head, S [key_dim, value_dim]. A token wi
 its output is q S. Source: Gated Delta Networks
 (Yang et al., arXiv 2412.06464). Tokens of one sequence are computed in chunks of `_CHUNK`, with one triangular system
 each, as in section 3.3 there; results do not depend on the division of a prompt into steps beyond rounding.
+
+Drafts are computed token by token, as decodes are, in a copy of the state: what a cache holds goes no further than the
+known tokens. The inputs of drafts are held until the accepted ones are known, and then computed again (`advance`):
+they are a few KiB for each draft, states behind each draft would be megabytes.
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -17,13 +22,29 @@ from torch.nn import functional
 _CHUNK = 64
 
 
-class StateCache(NamedTuple):
+@dataclass(slots=True)
+class HeldDrafts:
+    """Inputs of the last step's drafts by their number, of the sequences of `DraftedRows`."""
+
+    channels: list[Tensor] = field(default_factory=list)
+    """[sequences, channels]: inputs of the convolution."""
+    changes: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = field(default_factory=list)
+    """Keys, values, decays and strengths, as `recur` has them."""
+
+    def clear(self) -> None:
+        self.channels.clear()
+        self.changes.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class StateCache:
     """States of one layer: a row for each slot, a row of zeros, then rows of snapshots."""
 
     inputs: Tensor
     """[rows, kernel_size - 1, channels]: the last inputs of the convolution."""
     matrices: Tensor
     """float32 [rows, heads, key_dim, value_dim]."""
+    held: HeldDrafts = field(default_factory=HeldDrafts)
     stored: tuple[()] = ()
     """Keys and values: none."""
 
@@ -51,6 +72,15 @@ class Stretch(NamedTuple):
     """Row that the state behind them is copied to; None = none."""
 
 
+class DraftedRows(NamedTuple):
+    """Sequences with drafts behind a known token, those with the most first."""
+
+    slots: Tensor
+    """int64 [sequences]."""
+    rounds: tuple[Tensor, ...]
+    """The step's rows of all known tokens, of all first drafts, and so on: int64, of ever fewer sequences."""
+
+
 class StateRows(NamedTuple):
     """States that a step reads and writes: of the sequences with one token, which come first, and of the others."""
 
@@ -58,6 +88,8 @@ class StateRows(NamedTuple):
     """int64 [sequences]."""
     longer: tuple[Stretch, ...]
     """In order; stretches of one sequence follow each other."""
+    drafted: DraftedRows | None = None
+    """None = no sequence has drafts."""
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, rows: StateRows) -> Tensor:
@@ -66,9 +98,10 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, 
     number, output = len(rows.single), torch.empty_like(x)
     if number:
         window = torch.cat((cache.inputs[rows.single], x[:number].unsqueeze(1)), 1)
-        summed = (window.float() * weight).sum(1)
-        output[:number] = functional.silu(summed if bias is None else summed + bias)
+        output[:number] = _summed(window, weight, bias)
         cache.inputs.index_copy_(0, rows.single, window[:, 1:])
+    if rows.drafted is not None:
+        _convolve_drafts(x, weight, bias, cache, rows.drafted, output)
     kernel = weight.T.unsqueeze(1)
     for row, first, end, keep in rows.longer:
         window = torch.cat((cache.inputs[row], x[first:end]))
@@ -78,6 +111,27 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, 
         if keep is not None:
             cache.inputs[keep] = cache.inputs[row]
     return output
+
+
+def _convolve_drafts(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, rows: DraftedRows, output: Tensor
+) -> None:
+    known = cache.inputs[rows.slots]
+    for number, at in enumerate(rows.rounds):
+        added = x[at]
+        window = torch.cat((known[: len(at)], added.unsqueeze(1)), 1)
+        output[at] = _summed(window, weight, bias).to(x.dtype)
+        known = window[:, 1:]
+        if number:
+            cache.held.channels.append(added)
+        else:
+            cache.inputs.index_copy_(0, rows.slots, known)
+
+
+def _summed(window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """[sequences, kernel_size, channels] → float32 [sequences, channels]."""
+    summed = (window.float() * weight).sum(1)
+    return functional.silu(summed if bias is None else summed + bias)
 
 
 def recur(
@@ -92,17 +146,16 @@ def recur(
     """query and key [tokens, key heads, key_dim], value [tokens, heads, value_dim], decay (its logarithm) and strength
     [tokens, heads], all float32 → [tokens, heads, value_dim]. strength None: values are added as they are."""
     each = value.shape[1] // key.shape[1]
-    query, key = query.repeat_interleave(each, 1), key.repeat_interleave(each, 1)
     number, output = len(rows.single), torch.empty_like(value)
     if number:
-        state = cache.matrices[rows.single] * decay[:number].exp()[..., None, None]
-        change = value[:number]
-        if strength is not None:
-            known = (state * key[:number].unsqueeze(-1)).sum(2)
-            change = strength[:number].unsqueeze(-1) * (change - known)
-        state += key[:number].unsqueeze(-1) * change.unsqueeze(2)
-        output[:number] = (state * query[:number].unsqueeze(-1)).sum(2)
+        state = cache.matrices[rows.single]
+        _change(state, *_picked(slice(number), key, value, decay, strength))
+        output[:number] = (state * query[:number].repeat_interleave(each, 1).unsqueeze(-1)).sum(2)
         cache.matrices.index_copy_(0, rows.single, state)
+    if rows.drafted is not None:
+        _recur_drafts(query, (key, value, decay, strength), cache, rows.drafted, output)
+    if rows.longer:
+        query, key = query.repeat_interleave(each, 1), key.repeat_interleave(each, 1)
     for row, first, end, keep in rows.longer:
         state = cache.matrices[row]
         for at in range(first, end, _CHUNK):
@@ -114,6 +167,49 @@ def recur(
         if keep is not None:
             cache.matrices[keep] = state
     return output
+
+
+def advance(cache: StateCache, number: int, picks: Tensor, slots: Tensor) -> None:
+    """Takes the states of `slots` int64 [sequences] behind their draft of this number, from 0 on. `picks` int64
+    [sequences]: places among the last step's sequences with drafts."""
+    known, added = cache.inputs[slots], cache.held.channels[number][picks]
+    cache.inputs.index_copy_(0, slots, torch.cat((known[:, 1:], added.unsqueeze(1)), 1))
+    state = cache.matrices[slots]
+    _change(state, *_picked(picks, *cache.held.changes[number]))
+    cache.matrices.index_copy_(0, slots, state)
+
+
+def _recur_drafts(
+    query: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    cache: StateCache,
+    rows: DraftedRows,
+    output: Tensor,
+) -> None:
+    state, each = cache.matrices[rows.slots], output.shape[1] // query.shape[1]
+    for number, at in enumerate(rows.rounds):
+        added, reached = _picked(at, *inputs), state[: len(at)]
+        _change(reached, *added)
+        output[at] = (reached * query[at].repeat_interleave(each, 1).unsqueeze(-1)).sum(2)
+        if number:
+            cache.held.changes.append(added)
+        else:
+            cache.matrices.index_copy_(0, rows.slots, state)
+
+
+def _picked(
+    rows: Tensor | slice, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    return key[rows], value[rows], decay[rows], None if strength is None else strength[rows]
+
+
+def _change(state: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor | None) -> None:
+    """Takes states [sequences, heads, key_dim, value_dim] one token further, in place."""
+    key = key.repeat_interleave(value.shape[1] // key.shape[1], 1).unsqueeze(-1)
+    state *= decay.exp()[..., None, None]
+    if strength is not None:
+        value = strength.unsqueeze(-1) * (value - (state * key).sum(2))
+    state += key * value.unsqueeze(2)
 
 
 def _chunk(of_tokens: list[Tensor], strength: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:

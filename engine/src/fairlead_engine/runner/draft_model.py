@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.drafter import draft_places, fitted, next_tokens
 from fairlead_engine.runner.host_cache import HostCache
@@ -67,6 +68,9 @@ class DraftModel:
         )  # fmt: skip
         self._part = ModelPart(own, ALONE)
         check_generates(self._part.config, "speculative_model")
+        if self._part.config.recurrent:
+            problem = f"names a {self._part.config.architecture}, whose recurrent layers cannot go back behind a draft"
+            raise ConfigError("speculative_model", problem, "name a model without them")
         self._vocab_size = vocab_size
 
     @property

@@ -228,11 +228,11 @@ class ModelPart:
 
     def compute(self, plan: StepPlan) -> Computed:
         """Begins a step's forward pass, after which its keys and values are in the cache."""
+        if self._states is not None:
+            self._states.begin(plan)
         computed = None if self._graphs is None else self._decode(self._graphs, plan)
         if computed is not None:
             return computed
-        if self._states is not None:
-            self._states.restore(plan)
         images = None if self.images is None else self.images.rows(plan.images)
         step, sample_slots, sample_ends = prepare(
             plan, self.backend, self._tables, self.tokens, self.device, self.model.slots, images,
@@ -312,9 +312,9 @@ def _check_recurrent(settings: EngineConfig, config: DecoderShape, num_ranks: in
     if settings.host_kv_cache_memory is not None:
         problem = f"is set, and the states of {name} are kept on the device alone"
         raise ConfigError("host_kv_cache_memory", problem, "leave it out")
-    if settings.drafting_method is not None:
-        problem = f"is set, and the recurrent layers of {name} cannot go back behind a draft"
-        raise ConfigError("speculative_method", problem, "leave it out")
+    if settings.speculative_tree is not None:
+        problem = f"is set, and the recurrent layers of {name} follow one path of drafts"
+        raise ConfigError("speculative_tree", problem, "leave it out: drafts are then a chain")
 
 
 def _asks_for_layer(settings: EngineConfig, num_layers: int) -> bool:

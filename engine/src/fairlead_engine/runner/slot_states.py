@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from fairlead_common.models.model_config import DecoderShape
-from fairlead_engine.kernels.recurrence import StateCache, StateRows, Stretch
+from fairlead_engine.kernels.recurrence import DraftedRows, StateCache, StateRows, Stretch, advance
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.runner.step_plan import StepPlan
-from fairlead_engine.types.batch import NO_SNAPSHOT
+from fairlead_engine.types.batch import NO_SNAPSHOT, AcceptedDrafts
 
 
 class SlotStates:
@@ -28,9 +28,13 @@ class SlotStates:
             for layer in config.recurrent
         }
         """By layer."""
+        self._drafted: list[int] = []
+        """Slots of `DraftedRows` of the last step."""
 
-    def restore(self, plan: StepPlan) -> None:
-        """Before a step: states of slots that begin with it."""
+    def begin(self, plan: StepPlan) -> None:
+        """Before a step: accepted drafts of the last one, then states of slots that begin with this one."""
+        if self._drafted:
+            self._accept(plan.accepted)
         self._copy([(self._row(snapshot), slot) for slot, snapshot in plan.restored])
 
     def keep(self, plan: StepPlan) -> None:
@@ -41,15 +45,49 @@ class SlotStates:
     def rows_of(self, plan: StepPlan, row_slots: Tensor) -> StateRows:
         """`row_slots` int64 [tokens], on the device."""
         number = _num_single(plan)
+        drafted = self._drafted_rows(plan)
         kept = {row: self._row(snapshot) for _, row, snapshot in plan.kept}
         longer: list[Stretch] = []
         first = number
-        for slot, num_rows in zip(plan.slots[number:].tolist(), plan.num_queries[number:].tolist(), strict=True):
+        columns = plan.slots, plan.num_queries, plan.samples
+        for slot, num_rows, num_choices in zip(*(each[number:].tolist() for each in columns), strict=True):
             last = first + num_rows
+            if num_choices > 1:  # with drafts
+                first = last
+                continue
             for row in (*sorted(row for row in kept if first <= row < last - 1), last - 1):
                 longer.append(Stretch(slot, first, row + 1, kept.get(row)))
                 first = row + 1
-        return StateRows(row_slots[:number], tuple(longer))
+        return StateRows(row_slots[:number], tuple(longer), drafted)
+
+    def _drafted_rows(self, plan: StepPlan) -> DraftedRows | None:
+        """Of the items with a choice behind each of several tokens."""
+        where = np.flatnonzero(plan.samples > 1)
+        if not len(where):
+            return None
+        where = where[np.argsort(-plan.samples[where], kind="stable")]
+        lengths, slots = plan.samples[where], plan.slots[where]
+        first = (plan.num_queries.cumsum() - plan.num_queries)[where]
+        rounds = [first[lengths > place] + place for place in range(lengths[0])]
+        numbers = to_device(np.concatenate((slots, *rounds)), self._device)
+        on_device, *rows = torch.split(numbers, [len(slots), *map(len, rounds)])
+        self._drafted = slots.tolist()
+        return DraftedRows(on_device, tuple(rows))
+
+    def _accept(self, accepted: list[AcceptedDrafts]) -> None:
+        places = {slot: place for place, slot in enumerate(self._drafted)}
+        for number in range(max((each.number for each in accepted), default=0) + 1):
+            kept = [(each.slot, each.snapshot) for each in accepted if each.kept_behind == number]
+            self._copy([(slot, self._row(snapshot)) for slot, snapshot in kept if snapshot is not None])
+            going_on = [each.slot for each in accepted if each.number > number]
+            if going_on:
+                pairs = np.array([[places[slot] for slot in going_on], going_on], np.int64)
+                picks, slots = to_device(pairs, self._device)
+                for cache in self.caches.values():
+                    advance(cache, number, picks, slots)
+        for cache in self.caches.values():
+            cache.held.clear()
+        self._drafted = []
 
     def _row(self, snapshot: int) -> int:
         return self._zeros if snapshot == NO_SNAPSHOT else self._zeros + 1 + snapshot

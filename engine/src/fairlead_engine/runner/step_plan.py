@@ -16,7 +16,7 @@ from fairlead_engine.kernels.staging import int64s
 from fairlead_engine.runner.slot_tokens import NewTokens
 from fairlead_engine.types import PromptImage
 from fairlead_engine.types.adapters import NOT_PLACED
-from fairlead_engine.types.batch import Batch, Numbers
+from fairlead_engine.types.batch import AcceptedDrafts, Batch, Numbers
 from fairlead_engine.types.sequences import UNKNOWN, Sequence
 
 
@@ -96,6 +96,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """Slots whose states begin with this step, and the snapshot each begins with; `NO_SNAPSHOT` = zeros."""
     kept: list[tuple[int, int, int]] = []
     """Slots whose states are copied, the step's row behind which, and the snapshot."""
+    accepted: list[AcceptedDrafts] = []
+    """`Batch.accepted`."""
 
 
 class SoftRows(msgspec.Struct, frozen=True, array_like=True):
@@ -246,6 +248,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         places=_places(batch, shifts) if len(shifts) else _NONE,
         restored=batch.restored,
         kept=kept,
+        accepted=batch.accepted,
     )
 
 
@@ -268,6 +271,7 @@ def _plan_decodes(batch: Batch, sent: SentSlots) -> StepPlan:
         adapters=sent.adapters(batch, slots),
         places=_places(batch, shifts) if len(shifts) else _NONE,
         kept=_kept_of_decodes(batch),
+        accepted=batch.accepted,
     )
 
 

@@ -45,6 +45,17 @@ NO_SNAPSHOT = -1
 NO_DECODES = Decodes([], _NONE, _NONE, _NONE, [])
 
 
+class AcceptedDrafts(NamedTuple):
+    """What a step has accepted of a sequence of a recurrent model."""
+
+    slot: int
+    number: int
+    """Accepted drafts."""
+    kept_behind: int = 0
+    """Number of them behind which the state is kept, if there is a snapshot for it."""
+    snapshot: int | None = None
+
+
 class TokenMasks(NamedTuple):
     """Allowed tokens of the rows that are constrained."""
 
@@ -67,6 +78,9 @@ class Batch:
     """Of recurrent models: slots that begin with this step, and the snapshot each begins with (`NO_SNAPSHOT`)."""
     kept: list[tuple[int, int]] = field(default_factory=list)
     """Rows of decodes whose states are kept, and the snapshot each is copied to."""
+    accepted: list[AcceptedDrafts] = field(default_factory=list)
+    """Of recurrent models: drafts of the step before, behind which the states of their slots go on, before anything
+    else is done to states."""
     masks: Callable[[], TokenMasks] | None = None
     """Called during the forward pass, where tokens are constrained: may wait for the tokens that the previous batch
     chose. By then the drafts of constrained sequences are known. None = all tokens are allowed."""
