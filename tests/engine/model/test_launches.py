@@ -28,7 +28,7 @@ from fairlead_engine.kernels import (
     scaled_product_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
-from fairlead_engine.model import layers, weights
+from fairlead_engine.model import decoder, layers, weights
 from fairlead_engine.model.linear import PlainLinear
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization import coded_linear, int4_weight_only, int8
@@ -45,10 +45,16 @@ from fairlead_engine.runner import (
     step_graphs,
 )
 from fairlead_engine.types import Grammar, SamplingParams
-from fairlead_engine.types.batch import Batch, TokenMasks
+from fairlead_engine.types.batch import NO_SNAPSHOT, Batch, TokenMasks
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, qwen3_moe_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import (
+    FAMILIES,
+    llama_fields,
+    qwen3_fields,
+    qwen3_moe_fields,
+    write_random_checkpoint,
+)
 from fairlead_engine_testing.launches import WAITING, Counted, CPUGraphs, Launches, host_reads
 from fairlead_engine_testing.model_runners import loaded_runner
 
@@ -139,6 +145,41 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
     folder = write_random_checkpoint(tmp_path / "model", fields())
     num_layers = counted_decode(folder, num_sequences, launches, monkeypatch)
     assert launches.by_name.total() - OF_NO_LAYER <= MOST_LAUNCHES * num_layers, launches.by_name
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
+def test_layers_that_keep_states_launch_no_more_than_their_graphs_are_foreseen_for(
+    family: str, launches, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    runner = loaded_runner(
+        write_random_checkpoint(tmp_path / "model", FAMILIES[family]()), dtype="float32", device="cpu", num_threads=1,
+        attention_backend="triton",
+    )  # fmt: skip
+    runner.allocate_kv_cache(20, 3, 4)
+    computed = decoder.Decoder.__call__
+
+    def call(*args: Any) -> Any:
+        with launches:
+            return computed(*args)
+
+    monkeypatch.setattr(decoder.Decoder, "__call__", call)
+    sequences = [
+        Sequence(f"r{i}", [5, 6, 7], 3, SamplingParams(temperature=0.0), slot=i, block_table=[i]) for i in range(3)
+    ]
+    for start, num_tokens in ((0, 2), (2, 1)):  # what is counted is a decode
+        for sequence in sequences:
+            sequence.num_computed_tokens = start
+        launches.by_name.clear()
+        items = [ScheduledSequence(sequence, num_tokens) for sequence in sequences]
+        restored = [] if start else [(sequence.slot, NO_SNAPSHOT) for sequence in sequences]
+        runner.collect(runner.launch(Batch(items, restored=restored)))
+    assert not WAITING & launches.by_name.keys(), launches.by_name
+    config = runner.model_config
+    assert launches.by_name["paged_attention_kernel"] == config.num_attention_layers, launches.by_name
+    foreseen = len(config.recurrent) * step_graphs._LAUNCHES_OF_STATES
+    foreseen += config.num_attention_layers * step_graphs._LAUNCHES_PER_LAYER
+    assert launches.by_name.total() <= foreseen, launches.by_name
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import random
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fairlead_engine.runner.step_graphs import GraphRecorder, decode_sizes, toke
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import (
+    FAMILIES,
     deepseek_v3_fields,
     gpt_oss_fields,
     llama_fields,
@@ -239,6 +241,46 @@ def test_models_with_experts_are_captured_and_give_the_tokens_of_each_expert_alo
         )  # fmt: skip
         traffic = random.Random(3)
         answers.append(serve(Engine(config, runner), random_requests(traffic, 24), traffic))
+    assert answers[1].keys() == answers[0].keys()
+    for name, told in answers[0].items():
+        assert answers[1][name] == pytest.approx(told, abs=1e-3)
+    assert captures[0].num_replays > 10
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
+@pytest.mark.parametrize(
+    ("seed", "changes"),
+    [
+        (0, {}),
+        (1, {"async_scheduling": True}),
+        (2, {"speculative_method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}),
+        (3, {"enable_prefix_caching": False}),
+    ],
+)
+def test_models_that_keep_states_are_captured(
+    seed: int, changes: dict[str, Any], family: str, tmp_path: Path, captures: list[CPUGraphs], monkeypatch: Any
+) -> None:
+    """Layers that differ in the shape of what they read, and prompts that begin alike."""
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    model_folder = write_random_checkpoint(tmp_path / "model", FAMILIES[family](vocab_size=VOCAB_SIZE))
+    settings: dict[str, Any] = {
+        "dtype": "float32", "device": "cpu", "block_size": 4, "num_threads": 1, "attention_backend": "block_tables",
+    }  # fmt: skip
+    answers = []
+    for enforce_eager in (True, False):
+        runner = loaded_runner(model_folder, **settings, enforce_eager=enforce_eager)
+        assert runner._part.model.why_not_captured is None
+        memory = 20 * runner.kv_bytes_per_block() + 30 * runner.state_bytes
+        config = EngineConfig(
+            model=str(model_folder), max_model_len=40, max_num_seqs=5, max_num_batched_tokens=12,
+            max_num_queued_tokens=10**6, kv_cache_memory=memory, **settings, **changes,
+        )  # fmt: skip
+        traffic = random.Random(seed)
+        first = random_requests(traffic, 30)
+        again = [make_request(f"{each.request_id}+", [*each.prompt_token_ids[:30], 5], max_tokens=9) for each in first]
+        engine = Engine(config, runner)
+        answers.append(serve(engine, [*first[:3], *chain(*zip(first[3:], again, strict=False)), *again[-3:]], traffic))
+        assert bool(engine.load.prefix_hit_tokens) is config.enable_prefix_caching
     assert answers[1].keys() == answers[0].keys()
     for name, told in answers[0].items():
         assert answers[1][name] == pytest.approx(told, abs=1e-3)

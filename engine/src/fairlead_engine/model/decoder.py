@@ -77,8 +77,6 @@ class Decoder:
     @property
     def why_not_captured(self) -> str | None:
         """Why a step cannot be captured, in words; None = the host reads no results during the step."""
-        if self.config.recurrent:
-            return "its recurrent layers are computed operation by operation"
         if self.config.indexed:
             return "the host looks at contexts, of which its attention chooses keys"
         looks = any(layer.feed_forward.waits_for_device for layer in self.layers)

@@ -151,7 +151,7 @@ class ModelPart:
         stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
         self._caches = [*self.backend.allocate(self.layout, num_blocks + stays)]
         if self.config.state is not None:
-            self._states = SlotStates(self.config, num_slots, 0, self.dtype, self.device)
+            self._states = SlotStates(self.config, num_slots + stays, 0, self.dtype, self.device)
             for layer, cache in sorted(self._states.caches.items()):
                 self._caches.insert(layer, cache)
         self._tables = self.backend.tables(self.layout, num_slots + stays, blocks_per_slot)
@@ -166,7 +166,8 @@ class ModelPart:
         self._states = None  # frees the earlier ones first
         for layer in self.config.recurrent:
             self._caches[layer] = None
-        self._states = SlotStates(self.config, num_slots, num_snapshots, self.dtype, self.device)
+        num_rows = num_slots + (self._recorder is not None)  # as `allocate` has it
+        self._states = SlotStates(self.config, num_rows, num_snapshots, self.dtype, self.device)
         for layer, cache in self._states.caches.items():
             self._caches[layer] = cache
 
@@ -208,7 +209,8 @@ class ModelPart:
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
             assert isinstance(self.model, Decoder)
             size = self.config.num_layers, self.model.config.num_parameters
-            to_come += foreseen_bytes(*size, limits, memory.work_space, self._adapters is not None)
+            has_adapters, num_recurrent = self._adapters is not None, len(self.config.recurrent)
+            to_come += foreseen_bytes(*size, limits, memory.work_space, has_adapters, num_recurrent)
         to_come -= (max_num_seqs + 1) * self.config.state_bytes(self.dtype.itemsize)  # there already, for the cache
         return self.shard.least(memory.left(utilization, to_come), self.device)
 
@@ -263,6 +265,8 @@ class ModelPart:
         if len(shifts):  # of text, which has one place: also of a chunk's only token, before images of its prompt
             shifts = shifts[: len(plan.slots)] - (plan.context_lens - 1)
         hidden, slots, ends, tapped = graphs.decode(plan.slots, plan.context_lens, plan.adapters, shifts)
+        if self._states is not None:
+            self._states.keep(plan)
         if plan.samples.all() and not plan.score_rows and not plan.pool_rows:
             return self._read(plan, hidden, slots, ends, tapped)
         sampling = np.flatnonzero(plan.samples)

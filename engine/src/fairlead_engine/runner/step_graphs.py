@@ -11,14 +11,16 @@ no graph's internal memory is read from outside: graphs may use the same memory,
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CapturableBackend, LayerCache
+from fairlead_engine.kernels.attention.backend import CapturableBackend
 from fairlead_engine.kernels.attention.block_tables import DeviceTables
+from fairlead_engine.kernels.recurrence import StateRows
 from fairlead_engine.kernels.staging import stage
 from fairlead_engine.model.decoder import Decoder, Taps
 from fairlead_engine.model.layers import ForwardInput
@@ -39,6 +41,8 @@ _BYTES_PER_LAUNCH = 2**15
 """Device memory of a graph per launch: a generous guess; the log has the truth."""
 _LAUNCHES_PER_LAYER = 17
 """Most: five beside four products, each of three launches where rows are rounded and sums are scaled."""
+_LAUNCHES_OF_STATES = 80
+"""The same of a layer that keeps states, most of which is computed operation by operation."""
 
 Replay = Callable[[], None]
 Captured = TypeVar("Captured")
@@ -69,11 +73,15 @@ def _sizes(sizes: tuple[int, ...], most: int) -> list[int]:
     return [*(size for size in sizes if size < most), *([most] if most <= sizes[-1] else [])]
 
 
-def foreseen_bytes(num_layers: int, weights: int, limits: StepLimits, work_space: int, has_adapters: bool) -> int:
-    """Upper bound of the graphs' memory: the work space of the largest step, and the graphs themselves."""
+def foreseen_bytes(
+    num_layers: int, weights: int, limits: StepLimits, work_space: int, has_adapters: bool, num_recurrent: int = 0
+) -> int:
+    """Upper bound of the graphs' memory: the work space of the largest step, and the graphs themselves.
+    `num_recurrent`: layers among all that keep states."""
     num_graphs = (1 + 2 * has_adapters) * len(decode_sizes(limits.max_num_seqs))  # one launches twice as much
     num_graphs += len(token_sizes(limits.max_num_batched_tokens, weights // num_layers))
-    return work_space + num_graphs * num_layers * _LAUNCHES_PER_LAYER * _BYTES_PER_LAUNCH
+    launches = (num_layers - num_recurrent) * _LAUNCHES_PER_LAYER + num_recurrent * _LAUNCHES_OF_STATES
+    return work_space + num_graphs * launches * _BYTES_PER_LAUNCH
 
 
 class GraphOutput(NamedTuple):
@@ -98,7 +106,7 @@ class StepGraphs:
         recorder: GraphRecorder,
         model: Decoder,
         backend: CapturableBackend[DeviceTables, Any],
-        caches: list[LayerCache],
+        caches: list[Any],
         tables: DeviceTables,
         tokens: SlotTokens,
         *,
@@ -106,8 +114,8 @@ class StepGraphs:
         tapped_layers: tuple[int, ...] = (),
     ) -> None:
         """Captures steps of up to `most_tokens` tokens, and decodes of all slots but the last, whose table has the
-        blocks for padding. Other slots are not touched. Decodes also return the inputs of `tapped_layers`. Raises
-        RuntimeError."""
+        blocks for padding. Other slots are not touched. `caches`: a `LayerCache` or a `StateCache` of each layer.
+        Decodes also return the inputs of `tapped_layers`. Raises RuntimeError."""
         self._recorder = recorder
         self._model = model
         self._backend = backend
@@ -183,6 +191,7 @@ class StepGraphs:
             attention=self._backend.prepare_decodes(slots, context_lens, self._tables),
             adapted=adapted,
             adapted_reads=adapted,
+            states=StateRows(slots, ()) if self._model.config.recurrent else None,
             places=None if self._model.vision is None else positions + shifts,
         )
         taps = Taps(self._tapped_layers, self._buffers.tapped[:size]) if self._tapped_layers else None
@@ -192,15 +201,15 @@ class StepGraphs:
         """Each piece writes the next attention's heads, and the stream for the next piece."""
         buffers, model = self._buffers, self._model
 
-        def write(heads: Tensor, stream: Tensor) -> None:
-            buffers.heads[:size].copy_(heads)
+        def write(layer: int, heads: Tensor, stream: Tensor) -> None:
+            buffers.heads(layer, size).copy_(heads)
             buffers.stream[:size].copy_(stream)
 
         def following(index: int) -> None:
-            write(*model.following(index, buffers.attended[:size], buffers.stream[:size]))
+            write(index + 1, *model.following(index, buffers.attended(index, size), buffers.stream[:size]))
 
         model.adapt(None)
-        yield lambda: write(*model.first(buffers.token_ids[:size]))
+        yield lambda: write(0, *model.first(buffers.token_ids[:size]))
         yield from (partial(following, index) for index in range(len(model.layers) - 1))
 
 
@@ -210,7 +219,7 @@ class _Buffers:
     def __init__(
         self, model: Decoder, most_sequences: int, most_tokens: int, num_tapped: int, device: torch.device
     ) -> None:
-        dtype, attention = model.embedding.weight.dtype, model.layers[0].attention
+        dtype = model.embedding.weight.dtype
 
         def buffer(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -221,9 +230,23 @@ class _Buffers:
         self.tapped = buffer(most_sequences, num_tapped * model.config.hidden_size)
         """Inputs of the tapped layers, of decodes."""
         self.token_ids = torch.zeros(most_tokens, dtype=torch.int32, device=device)
-        self.heads = buffer(most_tokens, *attention.heads_shape)
-        self.attended = buffer(most_tokens, attention.attended_size)
         self.stream = buffer(most_tokens, model.config.hidden_size)
+        attentions = [layer.attention for layer in model.layers]
+        self._heads_shapes = [each.heads_shape for each in attentions]
+        """By layer."""
+        self._attended_sizes = [each.attended_size for each in attentions]
+        self._heads = buffer(most_tokens * max(prod(shape) for shape in self._heads_shapes))
+        self._attended = buffer(most_tokens * max(self._attended_sizes))
+
+    def heads(self, layer: int, size: int) -> Tensor:
+        """[size, *heads_shape] of a layer; all layers share the memory."""
+        shape = self._heads_shapes[layer]
+        return self._heads[: size * prod(shape)].view(size, *shape)
+
+    def attended(self, layer: int, size: int) -> Tensor:
+        """[size, attended_size] of a layer."""
+        width = self._attended_sizes[layer]
+        return self._attended[: size * width].view(size, width)
 
     def rows_of(self, size: int) -> Tensor:
         """int64 [4, size] of decodes, in one copy: slots, context lengths, adapters' slots, shifts of positions."""
@@ -244,12 +267,12 @@ class PaddedPieces:
 
     def following(self, index: int, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
         """The stream is where the piece before has left it."""
-        self._buffers.attended[: self._num_tokens].copy_(attended)
+        self._buffers.attended(index, self._num_tokens).copy_(attended)
         return self._computed(index + 1)
 
     def _computed(self, piece: int) -> tuple[Tensor, Tensor]:
         self._pieces[piece]()
-        return self._buffers.heads[: self._num_tokens], self._buffers.stream[: self._num_tokens]
+        return self._buffers.heads(piece, self._num_tokens), self._buffers.stream[: self._num_tokens]
 
 
 def _next_size(captured: dict[int, Any], wanted: int) -> int | None:
