@@ -88,8 +88,8 @@ def test_every_family_stays_what_it_was(family: str, method: str, tmp_path: Path
     orders = {"format_name": "int8-weight-only", "group_size": 16}
     stored = written(folder, tmp_path / "stored", torch.tensor(TOKENS), method=method, **orders)
     found = compare(logits(stored), logits(folder), TOKENS[:2])
-    # Routers whose scores are close take another expert once.
-    most = 0.06 if family in ("deepseek_v3", "hunyuan_moe", "qwen3_next", "qwen3_5_moe") else 0.03
+    # Routers whose scores are close take another expert once, and states carry the errors of earlier tokens along.
+    most = 0.06 if family in ("bamba", "deepseek_v3", "hunyuan_moe", "qwen3_next", "qwen3_5_moe") else 0.03
     if family in ("deepseek_v32", "glm_moe_dsa"):  # and so do tokens that are chosen or left out
         most = 0.12
     assert 0 < found.mean_logit_error < most * found.logit_deviation

@@ -117,7 +117,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
     return {
         name: write_letters(write_random_checkpoint(place / name, FAMILIES[name](vocab_size=VOCAB_SIZE)))
-        for name in ("llama", "qwen3_5", "granite_hybrid")
+        for name in ("llama", "qwen3_5", "granite_hybrid", "bamba")
     }
 
 
@@ -127,7 +127,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pytest.param(seed, *which, marks=pytest.mark.compute if seed >= most else ())
         for which, most, num_seeds in (
             (("llama", "auto"), 5, 48), (("llama", "int8"), 1, 16), (("llama", "fp8"), 1, 16),
-            (("qwen3_5", "auto"), 4, 48), (("granite_hybrid", "auto"), 1, 16),
+            (("qwen3_5", "auto"), 4, 48), (("granite_hybrid", "auto"), 1, 16), (("bamba", "auto"), 1, 8),
         )
         for seed in range(num_seeds)
     ],

@@ -18,6 +18,7 @@ from fairlead_common.models.families.experts import (
     GptOssConfig,
     RoutedExpertsConfig,
 )
+from fairlead_common.models.families.hybrids import HybridConfig
 from fairlead_common.models.families.llama4 import Llama4Config
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
 from fairlead_common.models.families.registry import ARCHITECTURES
@@ -286,14 +287,22 @@ def qwen3_5_moe_fields(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "intermediate_size"} | changes
 
 
+_MAMBA = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_head": 16, "mamba_d_conv": 4}
+
+
 def granite_hybrid_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Granite 4 with recurrent layers and experts, with changes."""
-    mamba = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_head": 16, "mamba_d_conv": 4}
     experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 32}
     factors = {"residual_multiplier": 0.5, "embedding_multiplier": 2.0, "attention_multiplier": 0.3}
     own = {"logits_scaling": 1.5, "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]}
     fields = _fields("GraniteMoeHybridForCausalLM", "granitemoehybrid")
-    return {**fields, "head_dim": 16, **mamba, **experts, **factors, **own, **changes}
+    return {**fields, "head_dim": 16, **_MAMBA, **experts, **factors, **own, **changes}
+
+
+def bamba_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Bamba, with changes; halves of its heads are turned."""
+    own = {"head_dim": 16, "num_hidden_layers": 3, "attn_layer_indices": [1], "pad_token_id": 0}
+    return {**_fields("BambaForCausalLM", "bamba"), **_MAMBA, **own, **changes}
 
 
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
@@ -327,6 +336,7 @@ def glm_moe_dsa_fields(**changes: Any) -> dict[str, Any]:
 
 
 FAMILIES = {
+    "bamba": bamba_fields,
     "cohere2": cohere2_fields,
     "cohere2_moe": cohere2_moe_fields,
     "deepseek_v2": deepseek_v2_fields,
@@ -438,6 +448,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
         if family.startswith("Cohere2"):
             norms = norms[:1]
+        if isinstance(config, HybridConfig):
+            norms = ["input_layernorm", "pre_ff_layernorm"]
         if family == "Glm4ForCausalLM":
             norms += ["post_self_attn_layernorm", "post_mlp_layernorm"]
         elif family.startswith("Gemma"):
@@ -467,6 +479,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
         elif isinstance(config, GraniteHybridConfig):
             yield from _granite_experts(prefix, config)
+        elif isinstance(config, HybridConfig):
+            yield from _linears(f"{prefix}.feed_forward", gated, config.mlp_bias)
         elif isinstance(config, Llama4Config):
             if index in config.dense_layers:
                 yield from _linears(f"{prefix}.feed_forward", gated, False)
@@ -483,7 +497,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
             yield from _linears(f"{prefix}.mlp", gated, config.mlp_bias)
-    yield "model.norm.weight", (hidden,)
+    yield f"model.{'final_layernorm' if isinstance(config, HybridConfig) else 'norm'}.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)
 
@@ -515,12 +529,13 @@ def _mamba_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]
     state, hidden = config.state, config.hidden_size
     assert state is not None
     heads, values = state.num_heads, state.num_heads * state.value_dim
-    yield f"{prefix}.in_proj.weight", (state.channels + values + heads, hidden)
+    yield from _linears(prefix, {"in_proj": (state.channels + values + heads, hidden)}, state.input_bias)
     yield f"{prefix}.conv1d.weight", (state.channels, 1, state.kernel_size)
-    yield f"{prefix}.conv1d.bias", (state.channels,)
+    if state.has_bias:
+        yield f"{prefix}.conv1d.bias", (state.channels,)
     yield from ((f"{prefix}.{name}", (heads,)) for name in ("A_log", "dt_bias", "D"))
     yield f"{prefix}.norm.weight", (values,)
-    yield f"{prefix}.out_proj.weight", (hidden, values)
+    yield from _linears(prefix, {"out_proj": (hidden, values)}, state.output_bias)
 
 
 def _granite_experts(prefix: str, config: GraniteHybridConfig) -> Iterator[tuple[str, Shape]]:

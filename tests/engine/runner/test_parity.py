@@ -13,6 +13,7 @@ from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.model import weights
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
+    bamba_fields,
     cohere2_fields,
     cohere2_moe_fields,
     deepseek_v2_fields,
@@ -62,6 +63,32 @@ LLAMA3_ROPE = {
 
 SHAPES = {
     **{name: fields() for name, fields in FAMILIES.items()},
+    "bamba-biases": bamba_fields(
+        num_hidden_layers=5,
+        attn_layer_indices=[0, 4],
+        hidden_size=72,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        head_dim=20,
+        mamba_n_heads=9,
+        mamba_d_head="auto",
+        mamba_n_groups=3,
+        mamba_d_state=5,
+        mamba_d_conv=3,
+        mamba_proj_bias=True,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=True,
+    ),
+    "bamba-whole-heads": bamba_fields(
+        attn_layer_indices=[2],
+        mamba_n_groups=1,
+        mamba_conv_bias=False,
+        mamba_expand=3,
+        mamba_d_head=24,
+        rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 1.0, "rope_type": "default"},
+        time_step_limit=[0.0, {"__float__": "Infinity"}],
+    ),
     "llama-tied": llama_fields(tie_word_embeddings=True),
     "llama-biases": llama_fields(attention_bias=True, mlp_bias=True),
     "llama-one-kv-head": llama_fields(num_key_value_heads=1, num_hidden_layers=3),

@@ -1,6 +1,7 @@
 """Typed reading of JSON files of a checkpoint: errors name file, field, value and the expected type."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -80,6 +81,15 @@ class JsonFields:
     def is_minus_one(self, name: str) -> bool:
         """Whether the field is -1, which stands for the last or for all."""
         return self._values.get(name) == -1
+
+    def says(self, name: str, text: str) -> bool:
+        """Whether the field is this text."""
+        return bool(self._values.get(name) == text)
+
+    def is_unbounded(self, name: str) -> bool:
+        """Whether the field is absent, or bounds from 0 to infinity, which newer files write as an object."""
+        value = self._values.get(name)
+        return value is None or value in ([0, math.inf], [0, {"__float__": "Infinity"}])
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""

@@ -116,6 +116,10 @@ class StateShape:
     """Of the normalisation of outputs."""
     has_bias: bool = False
     """Whether the convolution adds a bias."""
+    input_bias: bool = False
+    """Mamba-2: whether the projection of a layer's input adds a bias."""
+    output_bias: bool = False
+    """Mamba-2: whether the projection to a layer's output adds a bias."""
 
     @property
     def is_mamba(self) -> bool:
@@ -316,9 +320,10 @@ class ModelConfig(DecoderShape):
         """Of all recurrent layers, which are not divided."""
         num, hidden, values = len(self.recurrent), self.hidden_size, state.num_heads * state.value_dim
         if state.is_mamba:
+            rows = state.channels + values + state.num_heads
             return [
-                WeightPart("mamba.in_proj", num, state.channels + values + state.num_heads, hidden),
-                WeightPart("mamba.out_proj", num, hidden, values),
+                WeightPart("mamba.in_proj", num, rows, hidden, bias=rows if state.input_bias else 0),
+                WeightPart("mamba.out_proj", num, hidden, values, bias=hidden if state.output_bias else 0),
                 vector("mamba.conv1d", num, state.channels * (state.kernel_size + state.has_bias)),
                 vector("mamba.rates", num, 3 * state.num_heads),
                 vector("mamba.norm", num, values),

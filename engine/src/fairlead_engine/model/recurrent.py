@@ -93,7 +93,7 @@ class GatedDeltaNet:
 
 @dataclass(frozen=True, slots=True)
 class Mamba2:
-    """A recurrent layer of Granite 4 (`AttentionLayer`): queries and keys are Mamba-2's C and B."""
+    """A recurrent layer by Mamba-2 (`AttentionLayer`): queries and keys are Mamba-2's C and B."""
 
     project: Linear
     """[rows, hidden] → gates of outputs, values, keys, queries, and steps, side by side."""

@@ -67,6 +67,16 @@ class NormNames(NamedTuple):
 
 
 BEFORE_BOTH = NormNames()
+
+
+class OuterNames(NamedTuple):
+    """Names of tensors beside the layers."""
+
+    embedding: str = "model.embed_tokens"
+    final_norm: str = "model.norm"
+
+
+_OUTER = OuterNames()
 _NAMES_OF_HEAD_NORMS = {
     QueryNorm.HEADS: ("q_norm", "k_norm"),
     QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
@@ -137,6 +147,7 @@ class Weights:
         guessing: GuessingNames | None = None,
         vision: VisionTower | None = None,
         kind: type[DecoderLayer] = DecoderLayer,
+        outer: OuterNames = _OUTER,
     ) -> Decoder:
         """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name. No tensor may be
         left over. `guessing`: the layer that guesses, made where it is wanted; `vision`: the tower for its images;
@@ -145,7 +156,7 @@ class Weights:
             guessing.check(self._checkpoint.names())
         config, words = self._config, self.shard.part(self._config.vocab_size)
         shape = config.vocab_size, config.hidden_size
-        embedding = self._checkpoint.stacked(["model.embed_tokens.weight"], shape[:1], shape[1], row_parts=[words])
+        embedding = self._checkpoint.stacked([f"{outer.embedding}.weight"], shape[:1], shape[1], row_parts=[words])
         self._count(embedding, config.vocab_size * config.hidden_size)
 
         def layer(prefix: str) -> DecoderLayer:
@@ -153,7 +164,7 @@ class Weights:
             return kind(norms=LayerNorms(*own), attention=attention(prefix), feed_forward=feed_forward(prefix))
 
         layers = tuple(layer(f"model.layers.{index}") for index in range(config.num_layers))
-        final_norm = self.norm("model.norm", config.hidden_size)
+        final_norm = self.norm(outer.final_norm, config.hidden_size)
         if not config.task.labels:
             final_norm.weight.mul_(config.logit_scale)
         classifier = self._classifier() if config.task.labels else None

@@ -49,7 +49,7 @@ def _shape(
 ) -> dict[str, Any]:
     """Fields of all of these families."""
     shape = parse_shape(
-        fields, num_kv_heads=num_kv_heads, head_dim=2 * QWEN3_HEAD_DIM, windows=_everything, turned_share=0.25,
+        fields, num_kv_heads=num_kv_heads, head_dim=2 * QWEN3_HEAD_DIM, windows=whole_contexts, turned_share=0.25,
         intermediate_size=intermediate_size,
     )  # fmt: skip
     state = StateShape(
@@ -76,7 +76,7 @@ def _shape(
     }
 
 
-def _everything(fields: JsonFields) -> tuple[int, ...]:
+def whole_contexts(fields: JsonFields) -> tuple[int, ...]:
     return (0,) * fields.positive_int("num_hidden_layers")
 
 
@@ -117,24 +117,31 @@ class GraniteHybridConfig(ExpertsConfig):
         return parts + gated_feed_forward("block_sparse_moe", num * self.num_experts, hidden, inner, role=role)
 
 
-def parse_granite_hybrid(fields: JsonFields) -> GraniteHybridConfig:
-    shape = parse_shape(fields, windows=_everything)
-    hidden, num_heads = shape["hidden_size"], fields.positive_int("mamba_n_heads", 128)
-    wide = hidden * fields.positive_int("mamba_expand", 2)
-    if wide % num_heads or fields.positive_int("mamba_d_head", wide // num_heads) * num_heads != wide:
-        raise fields.invalid("mamba_d_head", f"must be {wide} (mamba_expand x hidden_size) over mamba_n_heads")
-    if fields.boolean("mamba_proj_bias", False):
-        raise refuse("mamba_proj_bias", "use a model whose projections add no bias")
+def mamba_state(fields: JsonFields, wide: int, norm_eps: float) -> StateShape:
+    """Of Mamba-2's layers by fields that begin with `mamba_`. `wide`: elements of all values of a token."""
+    if not fields.is_unbounded("time_step_limit"):
+        raise fields.unsupported("time_step_limit", "use a model whose steps are bounded by nothing")
+    num_heads = fields.positive_int("mamba_n_heads", 128)
+    is_given = fields.has("mamba_d_head") and not fields.says("mamba_d_head", "auto")
+    if wide % num_heads or (is_given and fields.positive_int("mamba_d_head") * num_heads != wide):
+        raise fields.invalid("mamba_d_head", f"must be {wide}, the width of all heads, over mamba_n_heads")
     num_groups = fields.positive_int("mamba_n_groups", 1)
     if num_heads % num_groups:
         raise fields.invalid("mamba_n_heads", f"must be a multiple of mamba_n_groups ({num_groups})")
-    state = StateShape(
+    has_bias = fields.boolean("mamba_proj_bias", False)
+    return StateShape(
         num_key_heads=num_groups, num_heads=num_heads, key_dim=fields.positive_int("mamba_d_state", 256),
         value_dim=wide // num_heads, kernel_size=fields.positive_int("mamba_d_conv", 4), num_projections=0,
-        norm_eps=shape["rms_norm_eps"], has_bias=fields.boolean("mamba_conv_bias", True),
+        norm_eps=norm_eps, has_bias=fields.boolean("mamba_conv_bias", True), input_bias=has_bias, output_bias=has_bias,
     )  # fmt: skip
+
+
+def parse_granite_hybrid(fields: JsonFields) -> GraniteHybridConfig:
+    shape = parse_shape(fields, windows=whole_contexts)
+    wide = shape["hidden_size"] * fields.positive_int("mamba_expand", 2)
     config = GraniteHybridConfig(
-        **shape, **attention_bias(fields, False), recurrent=_recurrent_layers(fields, shape["num_layers"]), state=state,
+        **shape, **attention_bias(fields, False), recurrent=_recurrent_layers(fields, shape["num_layers"]),
+        state=mamba_state(fields, wide, shape["rms_norm_eps"]),
         num_experts=from_zero(fields, "num_local_experts", 8),
         num_experts_per_token=from_zero(fields, "num_experts_per_tok", 2), expert_size=shape["intermediate_size"],
         shared_expert_size=fields.positive_int("shared_intermediate_size", 1024),

@@ -6,7 +6,7 @@ The engine registers the computation of a family under the same names (`fairlead
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairlead_common.models.families import dense, experts, recurrent
+from fairlead_common.models.families import dense, experts, hybrids, recurrent
 from fairlead_common.models.families.cohere2_moe import parse_cohere2_moe
 from fairlead_common.models.families.deepseek import (
     parse_deepseek_v2,
@@ -37,6 +37,7 @@ class FamilyFields(NamedTuple):
 
 
 ARCHITECTURES: dict[str, FamilyFields] = {
+    "BambaForCausalLM": FamilyFields("bamba", hybrids.parse_bamba),
     "Cohere2ForCausalLM": FamilyFields("cohere2", dense.parse_cohere2),
     "Cohere2MoeForCausalLM": FamilyFields("cohere2_moe", parse_cohere2_moe),
     "DeepseekV2ForCausalLM": FamilyFields("deepseek_v2", parse_deepseek_v2),

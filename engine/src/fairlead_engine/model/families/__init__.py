@@ -11,6 +11,7 @@ from fairlead_engine.model.families import deepseek, dense, experts, llama4, qwe
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
+    "BambaForCausalLM": recurrent.build_bamba,
     "Cohere2ForCausalLM": dense.build_cohere2,
     "Cohere2MoeForCausalLM": experts.build_cohere2,
     "DeepseekV2ForCausalLM": deepseek.build,

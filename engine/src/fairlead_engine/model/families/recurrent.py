@@ -1,7 +1,8 @@
-"""Families whose layers keep a state of each sequence, except every few: Qwen3-Next, Qwen3.5 and
-Granite 4."""
+"""Families whose layers keep a state of each sequence, except every few: Qwen3-Next, Qwen3.5,
+Granite 4 and Bamba."""
 
 from fairlead_common.models.families.experts import QwenExpertsConfig
+from fairlead_common.models.families.hybrids import HybridConfig
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
 from fairlead_common.models.model_config import ModelConfig, StateShape
 from fairlead_engine.kernels.routes import ExpertRouting
@@ -9,7 +10,10 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.experts import qwen_feed_forward
 from fairlead_engine.model.layers import AttentionLayer, FeedForward, GatedFeedForward, SharedExpert
 from fairlead_engine.model.recurrent import GatedDeltaNet, Mamba2
-from fairlead_engine.model.weights import Weights, layer_index
+from fairlead_engine.model.weights import NormNames, OuterNames, Weights, layer_index
+
+_HYBRID_NORMS = NormNames(before_feed_forward="pre_ff_layernorm")
+_HYBRID_OUTER = OuterNames(final_norm="model.final_layernorm")
 
 
 def build_qwen3_next(weights: Weights, config: QwenExpertsConfig) -> Decoder:
@@ -67,7 +71,7 @@ def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decod
 
     def attention(prefix: str) -> AttentionLayer:
         return (
-            _mamba(weights, f"{prefix}.mamba", hidden, state)
+            mamba_layer(weights, f"{prefix}.mamba", hidden, state)
             if layer_index(prefix) in config.recurrent
             else (weights.attention(prefix))
         )
@@ -93,12 +97,30 @@ def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decod
     return weights.decoder(attention=attention, feed_forward=feed_forward)
 
 
-def _mamba(weights: Weights, prefix: str, hidden: int, state: StateShape) -> Mamba2:
+def build_bamba(weights: Weights, config: HybridConfig) -> Decoder:
+    state = config.state
+    assert state is not None
+
+    def attention(prefix: str) -> AttentionLayer:
+        if layer_index(prefix) in config.recurrent:
+            return mamba_layer(weights, f"{prefix}.mamba", config.hidden_size, state)
+        return weights.attention(prefix)
+
+    return weights.decoder(
+        attention=attention,
+        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.feed_forward", bias=config.mlp_bias),
+        norms=_HYBRID_NORMS,
+        outer=_HYBRID_OUTER,
+    )
+
+
+def mamba_layer(weights: Weights, prefix: str, hidden: int, state: StateShape) -> Mamba2:
     heads, values = state.num_heads, state.num_heads * state.value_dim
     kernel = weights.offsets(f"{prefix}.conv1d.weight", state.channels, 1, state.kernel_size)
+    rows = {f"{prefix}.in_proj": state.channels + values + heads}
     return Mamba2(
-        project=weights.linear({f"{prefix}.in_proj": state.channels + values + heads}, hidden),
-        output=weights.linear({f"{prefix}.out_proj": hidden}, values),
+        project=weights.linear(rows, hidden, bias=state.input_bias),
+        output=weights.linear({f"{prefix}.out_proj": hidden}, values, bias=state.output_bias),
         kernel=kernel.squeeze(1).T.contiguous(),
         bias=weights.offsets(f"{prefix}.conv1d.bias", state.channels) if state.has_bias else None,
         rates=weights.offsets(f"{prefix}.A_log", heads).exp(),
