@@ -117,7 +117,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
     return {
         name: write_letters(write_random_checkpoint(place / name, FAMILIES[name](vocab_size=VOCAB_SIZE)))
-        for name in ("llama", "qwen3_5", "granite_hybrid", "bamba")
+        for name in ("llama", "qwen3_5", "granite_hybrid", "bamba", "falcon_h1")
     }
 
 
@@ -128,6 +128,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for which, most, num_seeds in (
             (("llama", "auto"), 5, 48), (("llama", "int8"), 1, 16), (("llama", "fp8"), 1, 16),
             (("qwen3_5", "auto"), 4, 48), (("granite_hybrid", "auto"), 1, 16), (("bamba", "auto"), 1, 8),
+            (("falcon_h1", "auto"), 1, 16),
         )
         for seed in range(num_seeds)
     ],

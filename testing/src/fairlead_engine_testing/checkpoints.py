@@ -23,7 +23,7 @@ from fairlead_common.models.families.llama4 import Llama4Config
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
 from fairlead_common.models.families.registry import ARCHITECTURES
 from fairlead_common.models.json_fields import JsonFields
-from fairlead_common.models.model_config import ModelConfig, QueryNorm
+from fairlead_common.models.model_config import ModelConfig, QueryNorm, StateNorm
 from fairlead_engine.model.loading import read_config
 
 Shape = tuple[int, ...]
@@ -305,6 +305,15 @@ def bamba_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("BambaForCausalLM", "bamba"), **_MAMBA, **own, **changes}
 
 
+def falcon_h1_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Falcon-H1, with changes; it has a factor wherever there may be some."""
+    factors: dict[str, Any] = {"embedding_multiplier": 2.0, "lm_head_multiplier": 0.7, "key_multiplier": 0.4}
+    factors |= {"attention_in_multiplier": 1.3, "attention_out_multiplier": 0.9, "mlp_multipliers": [0.8, 0.6]}
+    factors |= {"ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.5, "ssm_multipliers": [0.7, 1.2, 0.4, 1.5, 0.8]}
+    own = {"head_dim": 16, "mamba_d_ssm": 128, "mamba_rms_norm": False, "pad_token_id": 0}
+    return {**_fields("FalconH1ForCausalLM", "falcon_h1"), **_MAMBA, **factors, **own, **changes}
+
+
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny DeepSeek-V2, with changes; its queries come through no narrower vector, as Lite's."""
     experts = {"topk_method": "greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False, "n_group": 1}
@@ -345,6 +354,7 @@ FAMILIES = {
     "ernie4_5": ernie4_5_fields,
     "ernie4_5_moe": ernie4_5_moe_fields,
     "exaone4": exaone4_fields,
+    "falcon_h1": falcon_h1_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
     "glm4": glm4_fields,
@@ -459,11 +469,11 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _mamba_layer(f"{prefix}.mamba", config)
         elif index in config.recurrent:
             yield from _recurrent_layer(f"{prefix}.linear_attn", config)
-        elif isinstance(config, DeepseekConfig):
+        if isinstance(config, DeepseekConfig):
             yield from _latent_attention(f"{prefix}.self_attn", config)
             if index in config.indexed:
                 yield from _indexer(f"{prefix}.self_attn.indexer", config)
-        else:
+        elif index in config.attending_layers:
             yield from _linears(f"{prefix}.self_attn", qkv, config.qkv_bias)
             yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, config.output_bias)
         if config.query_norm in _HEAD_NORMS and index not in config.recurrent:
@@ -534,7 +544,8 @@ def _mamba_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]
     if state.has_bias:
         yield f"{prefix}.conv1d.bias", (state.channels,)
     yield from ((f"{prefix}.{name}", (heads,)) for name in ("A_log", "dt_bias", "D"))
-    yield f"{prefix}.norm.weight", (values,)
+    if state.norm is not StateNorm.NOWHERE:
+        yield f"{prefix}.norm.weight", (values,)
     yield from _linears(prefix, {"out_proj": (hidden, values)}, state.output_bias)
 
 

@@ -99,6 +99,8 @@ _QUANTISED = {"int8": 0.1, "int8-weight-only": 0.08, "int4-weight-only": 0.5, "f
 """Mean errors over the deviation of the reference's log-probabilities; of noise it is above 1."""
 _RECURRENT = 1.6
 """Factor of these where states carry the errors of earlier tokens along."""
+_KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "Qwen3Next", "Qwen3_5")
+"""Beginnings of their architectures."""
 _SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
 _DTYPES = ("float32", "bfloat16")
 _ADAPTED = {
@@ -275,9 +277,7 @@ def quantised(row: Row, folder: Path) -> Found:
         ours, wanted, _ = _told(row, folder, exact, exact, quantization=name)
         assert ours.isfinite().all()
         error = float((ours - wanted).abs().mean() / exact.std())
-        most = _QUANTISED[name] * (
-            _RECURRENT if row.architecture.startswith(("Bamba", "GraniteMoeH", "Qwen3Next", "Qwen3_5")) else 1.0
-        )
+        most = _QUANTISED[name] * (_RECURRENT if row.architecture.startswith(_KEEPS_STATES) else 1.0)
         assert 0 < error < most, f"{name} of {row.architecture} is {error:.3f} deviations off"
 
     return {name: _refusal(lambda name=name: compared(name), folder) for name in QUANTIZATIONS}  # type: ignore[misc]

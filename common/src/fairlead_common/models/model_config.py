@@ -98,6 +98,14 @@ class QueryNorm(Enum):
     """All heads of a token at once."""
 
 
+class StateNorm(Enum):
+    """Where outputs of Mamba-2's heads with the same key are normalised."""
+
+    BEHIND_GATE = auto()
+    BEFORE_GATE = auto()
+    NOWHERE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class StateShape:
     """State of a sequence in one recurrent layer: a matrix for each head, and the last inputs of a convolution."""
@@ -120,6 +128,8 @@ class StateShape:
     """Mamba-2: whether the projection of a layer's input adds a bias."""
     output_bias: bool = False
     """Mamba-2: whether the projection to a layer's output adds a bias."""
+    norm: StateNorm = StateNorm.BEHIND_GATE
+    """Of Mamba-2."""
 
     @property
     def is_mamba(self) -> bool:
@@ -167,7 +177,9 @@ class DecoderShape:
     indexed: frozenset[int] = frozenset()
     """Layers that store an index key beside each key."""
     recurrent: frozenset[int] = frozenset()
-    """Layers that keep `state` of a sequence in place of keys and values."""
+    """Layers that keep `state` of a sequence."""
+    attending: frozenset[int] | None = None
+    """Layers that keep keys and values; None = all but `recurrent`."""
     state: StateShape | None = None
     """None = all layers attend."""
     num_guessing_layers: int = 0
@@ -186,7 +198,14 @@ class DecoderShape:
     @property
     def num_attention_layers(self) -> int:
         """Layers with keys and values in the cache."""
-        return self.num_layers - len(self.recurrent)
+        return len(self.attending_layers)
+
+    @property
+    def attending_layers(self) -> tuple[int, ...]:
+        """The same in order."""
+        if self.attending is not None:
+            return tuple(sorted(self.attending))
+        return tuple(index for index in range(self.num_layers) if index not in self.recurrent)
 
     def state_bytes(self, number_bytes: int) -> int:
         """Bytes of a sequence's state in all recurrent layers."""
@@ -326,7 +345,7 @@ class ModelConfig(DecoderShape):
                 WeightPart("mamba.out_proj", num, hidden, values, bias=hidden if state.output_bias else 0),
                 vector("mamba.conv1d", num, state.channels * (state.kernel_size + state.has_bias)),
                 vector("mamba.rates", num, 3 * state.num_heads),
-                vector("mamba.norm", num, values),
+                vector("mamba.norm", num, 0 if state.norm is StateNorm.NOWHERE else values),
             ]
         return [
             WeightPart("linear_attn.in_proj", num, state.channels + values, hidden, projections=state.num_projections),

@@ -23,6 +23,12 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
     return functional.gelu(gate, approximate="tanh").mul_(up)
 
 
+def scaled_silu_mul(gate_up: Tensor, factor: float) -> Tensor:
+    """SwiGLU with a factor of gates: silu(factor * gate) * up, in the shapes of `silu_mul`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate * factor).mul_(up)
+
+
 def clamped_swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:
     """gpt-oss's: gate * sigmoid(alpha * gate) * (up + 1) [rows, size], both within `limit`, the gate only from above.
     Gate and up alternate in [rows, 2 x size], gate first."""

@@ -135,6 +135,18 @@ class GatedFeedForward:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledOutputs:
+    """A feed-forward with a factor of its outputs."""
+
+    feed_forward: GatedFeedForward
+    factor: float
+    waits_for_device: ClassVar[bool] = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.feed_forward(x) * self.factor
+
+
+@dataclass(frozen=True, slots=True)
 class SparseExperts:
     """Each token goes through its few best experts, whose outputs are added, weighted by the router."""
 
@@ -282,7 +294,7 @@ class AttentionLayer(Protocol):
         """x [tokens, hidden] → input of the backend [tokens, *heads_shape]."""
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: Any) -> Tensor:
-        """[tokens, *heads_shape] → [tokens, attended_size]. `cache`: a `LayerCache`, or a `StateCache`."""
+        """[tokens, *heads_shape] → [tokens, attended_size]. `cache`: a `LayerCache`, `StateCache` or `JointCache`."""
 
 
 @dataclass(frozen=True, slots=True)

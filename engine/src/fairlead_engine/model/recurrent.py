@@ -1,12 +1,14 @@
 """Layers that keep a state of each sequence in place of keys and values, and attention whose outputs are gated."""
 
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fairlead_common.models.model_config import StateShape
+from fairlead_common.models.model_config import StateNorm, StateShape
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.kernels.recurrence import StateCache, convolve, recur
 from fairlead_engine.kernels.rms_norm import rms_norm
@@ -108,9 +110,11 @@ class Mamba2:
     """float32 [heads]: added to steps first."""
     passed: Tensor
     """float32 [heads]: share of a value in its own output."""
-    norm: Tensor
+    norm: Tensor | None
     """[heads x value_dim]: weights of the outputs' normalisation, by group of heads with the same key."""
     shape: StateShape
+    factors: Tensor | None = None
+    """Of what is projected."""
 
     @property
     def heads_shape(self) -> tuple[int, int]:
@@ -121,7 +125,8 @@ class Mamba2:
         return self.shape.num_heads * self.shape.value_dim
 
     def heads(self, x: Tensor) -> Tensor:
-        return self.project(x).unsqueeze(1)
+        projected = self.project(x)
+        return (projected if self.factors is None else projected * self.factors).unsqueeze(1)
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: StateCache) -> Tensor:
         """As `GatedDeltaNet.attend`."""
@@ -135,10 +140,63 @@ class Mamba2:
         query, key = (each.reshape(number, groups, -1) for each in (query, key))
         time = functional.softplus(time.float() + self.offsets)
         outputs = recur(query, key, value * time.unsqueeze(-1), -self.rates * time, None, cache, rows)
-        outputs = (outputs + value * self.passed.unsqueeze(-1)).flatten(1).to(heads.dtype)
-        gated = (outputs.float() * functional.silu(gate.float())).view(number, groups, -1)
-        normed = gated * (gated.square().mean(-1, keepdim=True) + shape.norm_eps).rsqrt()
-        return self.norm * normed.flatten(1).to(heads.dtype)
+        outputs = (outputs + value * self.passed.unsqueeze(-1)).flatten(1).to(heads.dtype).float()
+        gate = functional.silu(gate.float())
+        if self.norm is None:
+            return (outputs * gate).to(heads.dtype)
+        is_gated = shape.norm is StateNorm.BEHIND_GATE
+        by_group = (outputs * gate if is_gated else outputs).view(number, groups, -1)
+        normed = (by_group * (by_group.square().mean(-1, keepdim=True) + shape.norm_eps).rsqrt()).flatten(1)
+        return self.norm * normed.to(heads.dtype) if is_gated else (self.norm * normed * gate).to(heads.dtype)
+
+
+class JointCache(NamedTuple):
+    """Of a layer that attends and keeps a state."""
+
+    attended: LayerCache
+    states: StateCache
+
+
+@dataclass(frozen=True, slots=True)
+class JointLayer:
+    """Attention and a recurrent layer of the same input, whose outputs are added (`AttentionLayer`)."""
+
+    attention: Attention
+    recurrent: Mamba2
+    attention_factors: tuple[float, float]
+    """Of attention's input and output."""
+    recurrent_factors: tuple[float, float]
+    """Of the recurrent layer's input and output."""
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        return 1, prod(self.attention.heads_shape) + prod(self.recurrent.heads_shape)
+
+    @property
+    def attended_size(self) -> int:
+        return self.attention.attended_size + self.recurrent.attended_size
+
+    def heads(self, x: Tensor) -> Tensor:
+        attended = self.attention.heads(_scaled(x, self.attention_factors[0])).flatten(1)
+        return torch.cat((attended, self.recurrent.heads(_scaled(x, self.recurrent_factors[0])).flatten(1)), 1)[:, None]
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: JointCache) -> Tensor:
+        """As `Attention.attend`, beside `Mamba2.attend`."""
+        shape = self.attention.heads_shape
+        first, second = torch.split(heads, [prod(shape), prod(self.recurrent.heads_shape)], 2)
+        attended = self.attention.attend(first.contiguous().view(-1, *shape), step, rotations, cache.attended)
+        return torch.cat((attended, self.recurrent.attend(second, step, rotations, cache.states)), 1)
+
+    def output(self, attended: Tensor) -> Tensor:
+        """[rows, attended_size] → [rows, hidden]."""
+        sizes = [self.attention.attended_size, self.recurrent.attended_size]
+        first, second = (part.contiguous() for part in torch.split(attended, sizes, 1))
+        found = _scaled(self.attention.output(first), self.attention_factors[1])
+        return found + _scaled(self.recurrent.output(second), self.recurrent_factors[1])
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else x * factor
 
 
 def _normed(x: Tensor) -> Tensor:

@@ -3,18 +3,18 @@ layer reads the outputs of the rounded layers before. Driven by `quantizing`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
+from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.block_tables import BlockTables
 from fairlead_engine.kernels.attention.chosen_keys import StepChoice
-from fairlead_engine.kernels.recurrence import StateCache
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.runner.prepared_batch import prepare
-from fairlead_engine.runner.slot_states import SlotStates
+from fairlead_engine.runner.slot_states import SlotStates, layer_caches
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import plan_prompt
 
@@ -89,7 +89,7 @@ class LayerwiseReading:
             device=weight.device,
         )
         backend = BlockTables()
-        (self._cache,) = backend.allocate(layout, num_blocks)
+        (cache,) = backend.allocate(layout, num_blocks)
         plan = plan_prompt(texts[0].numpy(), num_blocks)
         tokens = SlotTokens(1, num_blocks * _BLOCK_SIZE, weight.device)
         tables = backend.tables(layout, 1, num_blocks)
@@ -97,6 +97,7 @@ class LayerwiseReading:
         self._step = prepare(plan, backend, tables, tokens, weight.device, states=self._slot).forward
         self._model = model
         self._rotations = model.rotations(self._step.positions)
+        self._caches = layer_caches(config, [cache] * config.num_attention_layers, self._slot)
         self._choices = [StepChoice() for _ in texts]
         """Keys chosen in each text by the layer before."""
         self._states: list[tuple[Tensor | None, Tensor]] = [
@@ -124,8 +125,8 @@ class LayerwiseReading:
         attended = layer.attention.attend(heads, step, self._rotations, self._cache_of(index))
         return layer.after_attention(attended, stream)
 
-    def _cache_of(self, index: int) -> LayerCache | StateCache:
+    def _cache_of(self, index: int) -> Any:
         """Of a text that begins."""
-        if self._slot is None or index not in self._slot.caches:
-            return self._cache
-        return self._slot.caches[index].cleared()
+        if self._slot is not None and index in self._slot.caches:
+            self._slot.caches[index].cleared()
+        return self._caches[index]

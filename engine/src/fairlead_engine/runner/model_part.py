@@ -33,7 +33,7 @@ from fairlead_engine.runner.host_cache import HostCache
 from fairlead_engine.runner.image_vectors import ImageVectors
 from fairlead_engine.runner.placement import choose_device, choose_dtype, pin_threads, set_num_threads
 from fairlead_engine.runner.prepared_batch import prepare
-from fairlead_engine.runner.slot_states import SlotStates
+from fairlead_engine.runner.slot_states import SlotStates, layer_caches
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
@@ -112,7 +112,9 @@ class ModelPart:
         """None = the device's memory is the machine's."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
         self._caches: list[Any] = []
-        """A `LayerCache` or a `StateCache` of each layer."""
+        """Of each layer, as `layer_caches` has them."""
+        self._attended: list[LayerCache] = []
+        """Of the layers with keys and values."""
         self._states: SlotStates | None = None
         """Of a recurrent model, made with the cache."""
         self.host: HostCache | None = None
@@ -147,13 +149,13 @@ class ModelPart:
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks and slots; forgets what an earlier cache held."""
-        self._caches, self._graphs, self.host, self._states = [], None, None, None  # frees the earlier one first
+        self._caches, self._attended = [], []  # frees the earlier one first
+        self._graphs, self.host, self._states = None, None, None
         stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
-        self._caches = [*self.backend.allocate(self.layout, num_blocks + stays)]
+        self._attended = [*self.backend.allocate(self.layout, num_blocks + stays)]
         if self.config.state is not None:
             self._states = SlotStates(self.config, num_slots + stays, 0, self.dtype, self.device)
-            for layer, cache in sorted(self._states.caches.items()):
-                self._caches.insert(layer, cache)
+        self._caches = layer_caches(self.config, self._attended, self._states)
         self._tables = self.backend.tables(self.layout, num_slots + stays, blocks_per_slot)
         self.tokens = SlotTokens(num_slots + stays, blocks_per_slot * self.layout.block_size, self.device, stays=stays)
         if stays:
@@ -163,21 +165,17 @@ class ModelPart:
 
     def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
         """Makes room for snapshots of a recurrent model's states; forgets all states."""
-        self._states = None  # frees the earlier ones first
-        for layer in self.config.recurrent:
-            self._caches[layer] = None
+        self._states, self._caches = None, []  # frees the earlier ones first
         num_rows = num_slots + (self._recorder is not None)  # as `allocate` has it
         self._states = SlotStates(self.config, num_rows, num_snapshots, self.dtype, self.device)
-        for layer, cache in self._states.caches.items():
-            self._caches[layer] = cache
+        self._caches = layer_caches(self.config, self._attended, self._states)
 
     def allocate_places(self, num_places: int) -> None:
-        caches = [cache for cache in self._caches if isinstance(cache, LayerCache)]
-        self.host = HostCache(self.backend, self.layout, caches, num_places)
+        self.host = HostCache(self.backend, self.layout, self._attended, num_places)
 
     def clear(self) -> None:
         """Fills the cache with zeros, for readers of blocks never stored."""
-        for heads in (heads for cache in self._caches for heads in cache.stored):
+        for heads in (heads for cache in self._attended for heads in cache.stored):
             heads.numbers.view(torch.uint8).zero_()
             if heads.scales is not None:
                 heads.scales.zero_()
@@ -284,7 +282,7 @@ class ModelPart:
     def straighten(self, computed: Computed, standing: Standing) -> Computed:
         """Turns trees into chains: moves keys and values of accepted drafts, and reorders all results but logits."""
         if len(standing.sources):
-            for cache in self._caches:
+            for cache in self._attended:
                 self.backend.move(cache, computed.attention, standing.sources, standing.targets)
         tapped = None if computed.tapped is None else computed.tapped[standing.row_order]
         return computed._replace(hidden=computed.hidden[standing.order], tapped=tapped)

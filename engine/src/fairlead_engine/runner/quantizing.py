@@ -215,6 +215,8 @@ class _Rounding:
             return
         if part == "self_attn" and has(f"{layer}.{part}.indexer.wk.weight"):
             return  # which reads the norm, too, and is not rounded
+        if part == "self_attn" and has(f"{layer}.mamba.in_proj.weight"):
+            return  # which reads the same normalisation
         if part == "mlp" and has(f"{layer}.pre_feedforward_layernorm.weight"):
             norm = "pre_feedforward_layernorm"
         if each.seen is None:

@@ -1,12 +1,17 @@
 """The states of a recurrent model's sequences on the device: one for each slot, and snapshots."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead_common.models.model_config import DecoderShape
+from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.kernels.recurrence import DraftedRows, StateCache, StateRows, Stretch, advance
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.model.recurrent import JointCache
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.types.batch import NO_SNAPSHOT, AcceptedDrafts
 
@@ -97,6 +102,15 @@ class SlotStates:
             sources, targets = to_device(np.array(pairs, np.int64).T.copy(), self._device)
             for cache in self.caches.values():
                 cache.copy(sources, targets)
+
+
+def layer_caches(config: DecoderShape, attended: Sequence[LayerCache], states: SlotStates | None) -> list[Any]:
+    """A cache for each layer: of `attended`, which has one for each layer with keys and values, of states, or both;
+    None = the layer keeps nothing."""
+    keys = dict(zip(config.attending_layers, attended, strict=True))
+    own = {} if states is None else states.caches
+    both = {layer: JointCache(keys[layer], own[layer]) for layer in keys.keys() & own.keys()}
+    return [(keys | own | both).get(layer) for layer in range(config.num_layers)]
 
 
 def _num_single(plan: StepPlan) -> int:

@@ -46,6 +46,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Ernie4_5ForCausalLM": FamilyFields("ernie4_5", dense.parse_ernie4_5),
     "Ernie4_5_MoeForCausalLM": FamilyFields("ernie4_5_moe", experts.parse_ernie4_5_moe),
     "Exaone4ForCausalLM": FamilyFields("exaone4", dense.parse_exaone4),
+    "FalconH1ForCausalLM": FamilyFields("falcon_h1", hybrids.parse_falcon_h1),
     "Gemma2ForCausalLM": FamilyFields("gemma2", dense.parse_gemma2),
     "Gemma3ForCausalLM": FamilyFields("gemma3_text", dense.parse_gemma3),
     "Glm4ForCausalLM": FamilyFields("glm4", dense.parse_glm4),

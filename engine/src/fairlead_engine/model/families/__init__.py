@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families import deepseek, dense, experts, llama4, qwen2_5_vl, recurrent
+from fairlead_engine.model.families import deepseek, dense, experts, hybrids, llama4, qwen2_5_vl, recurrent
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
-    "BambaForCausalLM": recurrent.build_bamba,
+    "BambaForCausalLM": hybrids.build_bamba,
     "Cohere2ForCausalLM": dense.build_cohere2,
     "Cohere2MoeForCausalLM": experts.build_cohere2,
     "DeepseekV2ForCausalLM": deepseek.build,
@@ -20,6 +20,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Ernie4_5ForCausalLM": dense.build,
     "Ernie4_5_MoeForCausalLM": experts.build_ernie4_5,
     "Exaone4ForCausalLM": dense.build_olmo,
+    "FalconH1ForCausalLM": hybrids.build_falcon_h1,
     "Gemma2ForCausalLM": dense.build_gemma,
     "Gemma3ForCausalLM": dense.build_gemma,
     "Glm4ForCausalLM": dense.build_glm4,

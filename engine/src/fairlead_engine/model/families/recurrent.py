@@ -1,19 +1,17 @@
-"""Families whose layers keep a state of each sequence, except every few: Qwen3-Next, Qwen3.5,
-Granite 4 and Bamba."""
+"""Families whose layers keep a state of each sequence, except every few: Qwen3-Next, Qwen3.5 and
+Granite 4."""
+
+from torch import Tensor
 
 from fairlead_common.models.families.experts import QwenExpertsConfig
-from fairlead_common.models.families.hybrids import HybridConfig
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
-from fairlead_common.models.model_config import ModelConfig, StateShape
+from fairlead_common.models.model_config import ModelConfig, StateNorm, StateShape
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.experts import qwen_feed_forward
 from fairlead_engine.model.layers import AttentionLayer, FeedForward, GatedFeedForward, SharedExpert
 from fairlead_engine.model.recurrent import GatedDeltaNet, Mamba2
-from fairlead_engine.model.weights import NormNames, OuterNames, Weights, layer_index
-
-_HYBRID_NORMS = NormNames(before_feed_forward="pre_ff_layernorm")
-_HYBRID_OUTER = OuterNames(final_norm="model.final_layernorm")
+from fairlead_engine.model.weights import Weights, layer_index
 
 
 def build_qwen3_next(weights: Weights, config: QwenExpertsConfig) -> Decoder:
@@ -97,24 +95,8 @@ def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decod
     return weights.decoder(attention=attention, feed_forward=feed_forward)
 
 
-def build_bamba(weights: Weights, config: HybridConfig) -> Decoder:
-    state = config.state
-    assert state is not None
-
-    def attention(prefix: str) -> AttentionLayer:
-        if layer_index(prefix) in config.recurrent:
-            return mamba_layer(weights, f"{prefix}.mamba", config.hidden_size, state)
-        return weights.attention(prefix)
-
-    return weights.decoder(
-        attention=attention,
-        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.feed_forward", bias=config.mlp_bias),
-        norms=_HYBRID_NORMS,
-        outer=_HYBRID_OUTER,
-    )
-
-
-def mamba_layer(weights: Weights, prefix: str, hidden: int, state: StateShape) -> Mamba2:
+def mamba_layer(weights: Weights, prefix: str, hidden: int, state: StateShape, factors: Tensor | None = None) -> Mamba2:
+    """`factors`: of what is projected; None = 1."""
     heads, values = state.num_heads, state.num_heads * state.value_dim
     kernel = weights.offsets(f"{prefix}.conv1d.weight", state.channels, 1, state.kernel_size)
     rows = {f"{prefix}.in_proj": state.channels + values + heads}
@@ -126,6 +108,7 @@ def mamba_layer(weights: Weights, prefix: str, hidden: int, state: StateShape) -
         rates=weights.offsets(f"{prefix}.A_log", heads).exp(),
         offsets=weights.offsets(f"{prefix}.dt_bias", heads),
         passed=weights.offsets(f"{prefix}.D", heads),
-        norm=weights.norm(f"{prefix}.norm", values).weight,
+        norm=None if state.norm is StateNorm.NOWHERE else weights.norm(f"{prefix}.norm", values).weight,
         shape=state,
+        factors=factors,
     )
