@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from fairlead_common.logs import LogFormat
 from fairlead_common.models.choices import (
+    ADAPTER_EXPERT_RANK,
     ADAPTER_RANK,
     BLOCK_SIZE,
     LEAST_UTILIZATION,
@@ -158,6 +159,9 @@ class EngineConfig:
     `adapter_folder` is set, else none."""
     max_lora_rank: int = ADAPTER_RANK
     """Largest rank of an adapter, up to 256; memory is taken for it in each place."""
+    max_lora_expert_rank: int | None = None
+    """Largest rank of what adapters change of experts, up to 256; memory is taken for it in each place and expert. 0 =
+    adapters change no experts. None = 8, or `max_lora_rank` where that is lower."""
     max_cpu_loras: int | None = None
     """Adapters that the host's memory keeps beside, in the order of their last use; others are read from their folders
     when they are wanted. None = four times `max_loras`."""
@@ -205,6 +209,8 @@ class EngineConfig:
         if self.max_cpu_loras is not None:
             _within("max_cpu_loras", self.max_cpu_loras, 1, 65536)
         _within("max_lora_rank", self.max_lora_rank, 1, 256)
+        if self.max_lora_expert_rank is not None:
+            _within("max_lora_expert_rank", self.max_lora_expert_rank, 0, 256)
         if self.adapters and not self.num_adapter_slots:
             raise ConfigError("max_loras", "is 0, and lora-modules names adapters", "give them a place")
         if (self.max_num_seqs or 0) > (self.max_num_batched_tokens or math.inf):
@@ -325,6 +331,13 @@ class EngineConfig:
         if self.max_loras is not None:
             return self.max_loras
         return NUM_ADAPTERS if self.lora_modules or self.adapter_folder else 0
+
+    @property
+    def expert_rank(self) -> int:
+        """`max_lora_expert_rank`, or what it is by default."""
+        if self.max_lora_expert_rank is not None:
+            return self.max_lora_expert_rank
+        return min(ADAPTER_EXPERT_RANK, self.max_lora_rank)
 
     @property
     def num_host_adapters(self) -> int:

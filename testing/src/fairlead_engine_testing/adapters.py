@@ -1,6 +1,7 @@
 """Folders of adapters with random weights, as PEFT writes them: LoRA and soft prompts."""
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,28 @@ def write_random_adapter(
     (folder / "adapter_config.json").write_text(json.dumps(fields))
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def expert_parameters(network: Any) -> list[str]:
+    """Ends of the names of weights that transformers has for all experts of a layer."""
+    each = (name.split(".")[-2:] for name, weight in network.named_parameters() if weight.dim() == 3)
+    return sorted({".".join(parts) for parts in each if parts[0] == "experts"})
+
+
+def adapted_by_peft(
+    network: Any, folder: Path, parameters: list[str], *, seed: int = 5, rank: int = 4, **config: Any
+) -> Any:
+    """The model of transformers with a random adapter of these parameters, which is saved into the folder; `config`
+    is what else PEFT is told."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(seed)
+    fields = {"r": rank, "lora_alpha": 2 * rank, "target_modules": [], "task_type": "CAUSAL_LM", **config}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(network, LoraConfig(target_parameters=parameters, init_lora_weights=False, **fields))
+        adapted.save_pretrained(str(folder))
+    return adapted.eval()
 
 
 def write_random_soft_prompt(

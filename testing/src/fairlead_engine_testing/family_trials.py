@@ -32,6 +32,7 @@ from fairlead_engine.errors import EngineError
 from fairlead_engine.llm import LLM, Completion
 from fairlead_engine.model.loading import read_any_config
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
+from fairlead_engine_testing.adapters import adapted_by_peft, expert_parameters
 from fairlead_engine_testing.checkpoints import FAMILIES, write_guessing_checkpoint, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
@@ -104,10 +105,14 @@ _KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "Qwen3Next", "Qwen3_5"
 _SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
 _DTYPES = ("float32", "bfloat16")
 _ADAPTED = {
-    "attention": re.compile(r".*attn\.\w*proj"),
-    "feed-forward": re.compile(r".*\.(mlp|block_sparse_moe|feed_forward)\.(.*\.)?(\w+_proj|w[123])"),
+    "attention": re.compile(r".*(attn|mamba)\.\w*proj\w*"),
+    "feed-forward": re.compile(
+        r".*\.(\w*mlp|block_sparse_moe|feed_forward)\.(.*\.)?(\w+_proj|w[123]|\w+_linear|gate|wg|router|layer|\w+_gate)"
+    ),
 }
-"""Names of the linear layers that an adapter may change."""
+"""Names of the linear layers that an adapter may change: recurrent ones and routers among them."""
+_EXPERTS = "experts"
+"""Those that transformers stores as one parameter for all, which PEFT adapts by `target_parameters`."""
 
 Found = dict[str, str | None]
 """Way to do something → None, or the sentence that it is refused with."""
@@ -192,7 +197,8 @@ def precision(row: Row, folder: Path) -> Found:
 
 def lora(row: Row, folder: Path) -> Found:
     """An adapter of attention's projections changes what is told, to what the weights tell that it is added to; so does
-    one of the feed-forward, of experts too, where they are linear layers."""
+    one of the feed-forward, of routers and of experts as linear layers; and one of experts as parameters, to what PEFT
+    tells."""
 
     def compared(part: str) -> None:
         adapter, merged = folder.with_name(f"{part}-adapter"), folder.with_name(f"{part}-merged")
@@ -209,7 +215,26 @@ def lora(row: Row, folder: Path) -> Found:
         assert float((_own(adapted) - _own(plain)).abs().max()) > 10 * _EXACT, "it changes nothing"
 
     parts = _ADAPTED if row.generates else ["attention"]
-    return {part: _refusal(lambda part=part: compared(part), folder) for part in parts}  # type: ignore[misc]
+    found = {part: _refusal(lambda part=part: compared(part), folder) for part in parts}  # type: ignore[misc]
+    network = row.reference.from_pretrained(folder, dtype=torch.float32) if row.generates else None
+    if network is None or not (names := expert_parameters(network)):
+        return found
+    adapted = adapted_by_peft(network, folder.with_name("experts-adapter"), names)
+    return {**found, _EXPERTS: _refusal(lambda: _compare_experts(folder, adapted), folder)}
+
+
+def _compare_experts(folder: Path, adapted: Any) -> None:
+    model = LLM(str(folder), max_loras=1, **_SETTINGS)
+    model.load_adapter("one", folder.with_name("experts-adapter"))
+    sampling = SamplingParams(temperature=0.0, max_tokens=8, prompt_logprobs=4)
+    plain, found = (model.generate(PROMPT, sampling, adapter=name)[0] for name in (None, "one"))
+    tokens = [*PROMPT, *found.token_ids]
+    with torch.inference_mode():
+        wanted = adapted(torch.tensor([tokens[:-1]])).logits[0].float().log_softmax(-1)
+    own = wanted.gather(1, torch.tensor(tokens[1:]).unsqueeze(1)).squeeze(1)
+    assert float((_own(found) - own[: len(PROMPT) - 1]).abs().max()) < _EXACT
+    assert float((wanted.max(-1).values - own)[len(PROMPT) - 1 :].max()) < _EXACT, "tokens are others"
+    assert float((_own(found) - _own(plain)).abs().max()) > 10 * _EXACT, "it changes nothing"
 
 
 def tools(row: Row, folder: Path) -> Found:
@@ -378,14 +403,13 @@ def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> N
     tensors: dict[str, Tensor] = {}
     for name, weight in sorted(load_file(folder / "model.safetensors").items()):
         module, _, kind = name.rpartition(".")
-        if kind == "weight" and adapted.fullmatch(module) and not module.startswith("visual."):
+        is_linear = kind == "weight" and weight.dim() == 2 and not module.startswith("visual.")
+        if is_linear and adapted.fullmatch(module):
             out_features, in_features = weight.shape
             tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, in_features, generator=generator) / 8
             tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(out_features, 4, generator=generator) / 8
     fields: dict[str, Any] = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "bias": "none"}
     fields["target_modules"] = sorted({name.split(".")[-3] for name in tensors})
-    if not tensors:  # experts that are stored as one tensor
-        fields["target_parameters"] = ["mlp.experts.gate_up_proj"]
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps(fields))
     save_file(tensors, adapter / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
+from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, row_product, weighted_product
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_blocks, rounded_rows
 from fairlead_engine.kernels.routes import ExpertRouting, shares
@@ -189,17 +189,62 @@ def test_numbers_that_are_none_spoil_their_own_row_alone(device):
     assert not bool(found[[1, 2, 3]].isfinite().any())
 
 
+@on_each_device
+@settings(max_examples=20)
+@given(
+    num_rows=st.sampled_from([1, 5, 20]),
+    num_experts=st.sampled_from([1, 4]),
+    outputs=st.sampled_from([1, 48, 70]),
+    in_features=st.sampled_from([8, 64, 130]),
+    stored=st.sampled_from(["floats", "int8"]),
+    gate=st.sampled_from([SILU, Gate(1.7, 2.0)]),
+    has_bias=st.booleans(),
+    is_large=st.booleans(),
+)
+def test_what_adapters_add_is_added_before_the_gate(
+    device, num_rows, num_experts, outputs, in_features, stored, gate, has_bias, is_large
+):
+    """And narrow products of tokens' rows, which come before."""
+    from fairlead_engine.kernels import expert_product_kernel as kernel
+
+    generator, routing = torch.Generator().manual_seed(num_rows), ExpertRouting(min(2, num_experts))
+    kind = {"has_offsets": False, "in_any_order": False, "has_bias": has_bias, "rounds": False, "dtype": torch.float32}
+    up = some_weights((num_experts, 2 * outputs, in_features), in_features, stored, generator=generator, **kind)
+    narrow = some_weights((num_experts, outputs, in_features), 0, "floats", generator=generator, **kind)
+    x = torch.randn(num_rows, in_features, generator=generator)
+    routes = routes_for(torch.randn(num_rows, num_experts, generator=generator), routing, x, up, device)
+    by_pair, experts = x.repeat_interleave(routing.num_chosen, 0), routes.experts.cpu()
+    added = torch.randn(len(by_pair), 2 * outputs, generator=generator)
+    exact, size = each_alone(by_pair, up, experts)
+    wanted, size = gate(exact + added.double()), size + added.abs()
+    most = size.amax(1, keepdim=True) * (2 + 2 * (exact + added).abs().amax(1, keepdim=True))
+    plain, narrow_size = each_alone(by_pair, narrow, experts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "_MANY_PAIRS", 0 if is_large else 10**6)
+        for gated in (kernel.gated_product, gated_product.__wrapped__):
+            found = gated(x.to(device), there(up, device), routes, gate, added.to(device)).double().cpu()
+            assert bool(((found - wanted).abs() <= 1e-5 * most).all())
+        for product in (kernel.row_product, row_product.__wrapped__):
+            found = product(x.to(device), there(narrow, device), routes).double().cpu()
+            assert bool(((found - plain).abs() <= 1e-5 * narrow_size).all())
+
+
 COMPILE = """
 from fairlead_engine.kernels import expert_product_kernel as kernel
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
-types = dict.fromkeys(("output", "x", "bias"), "*bf16") | dict.fromkeys(("order", "counts"), "*i32")
+types = dict.fromkeys(("output", "x", "bias", "added"), "*bf16") | dict.fromkeys(("order", "counts"), "*i32")
 types |= dict.fromkeys(("output_largest", "x_largest", "scales", "offsets", "scores"), "*fp32") | {"groups": "*i64"}
 types |= dict.fromkeys(("num_tokens", "out_features", "INPUT_SIZE", "x_stride", "weight_stride", "num_groups"), "i32")
 types |= dict.fromkeys(("alpha", "limit", "route_scale", "least_sum"), "fp32")
 FEW, MANY, ALL = kernel.FEW_ROWS, kernel.MANY_ROWS, (kernel.SIDE_BY_SIDE, kernel.BY_TURNS, kernel.UNGATED)
+GATED = ALL[:2]
 found = {}
 for name, rows, stored, size, scaling, rounding, gates in (
+    ("with what adapters add", FEW, "bf16", 0, kernel.FLOATS, kernel.UNROUNDED, GATED),
+    ("with what adapters add", MANY, "bf16", 0, kernel.FLOATS, kernel.UNROUNDED, GATED),
+    ("of tokens' rows", FEW, "bf16", 0, kernel.FLOATS, kernel.UNROUNDED, (kernel.PLAIN,)),
+    ("of tokens' rows", MANY, "bf16", 0, kernel.FLOATS, kernel.UNROUNDED, (kernel.PLAIN,)),
     ("floats", FEW, "bf16", 0, kernel.FLOATS, kernel.UNROUNDED, ALL),
     ("floats", MANY, "bf16", 0, kernel.FLOATS, kernel.UNROUNDED, ALL),
     ("a scale for each row", FEW, "i8", 0, kernel.PER_ROW, kernel.UNROUNDED, ALL[::2]),
@@ -222,6 +267,7 @@ for name, rows, stored, size, scaling, rounding, gates in (
             HAS_GROUPS=is_mixed, HAS_BIAS=gate == kernel.BY_TURNS, ROUNDING=rounding, LARGEST=127.0,
             IS_INTEGER=stored == "i8", GATE=gate, IS_NORMALISED=gate == kernel.UNGATED,
             TELLS_LARGEST=rounding == kernel.BY_ROW and gate != kernel.UNGATED,
+            HAS_ADDED=name.startswith("with what"),
         )
         found[f"{name}, {rows}, {gate}"] = compile_for_gpu(
             kernel.expert_product_kernel, types | {"values": "*" + stored}, constants,

@@ -155,7 +155,7 @@ def test_places_of_adapters_take_what_the_engine_lays_out(family: str, ranks: in
     config = read_config(folder)
     if config.recurrent and ranks > 1:
         pytest.skip("recurrent layers are not divided")
-    slots = AdapterSlots(3, 8, torch.float32, CPU, hidden_size=config.hidden_size)
+    slots = AdapterSlots(3, 8, torch.float32, CPU, hidden_size=config.hidden_size, expert_rank=5)
     load_model(folder, config, torch.float32, CPU, None, Shard(0, ranks), slots=slots)
-    choice = EngineChoice(ranks=ranks, num_adapters=3, adapter_rank=8)
+    choice = EngineChoice(ranks=ranks, num_adapters=3, adapter_rank=8, expert_rank=5)
     assert adapter_bytes(shape_of(folder), choice, 4) == slots.num_bytes > 0

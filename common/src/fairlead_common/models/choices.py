@@ -107,6 +107,8 @@ NUM_ADAPTERS = 4
 """Adapters with room on the device, where any may be loaded."""
 ADAPTER_RANK = 16
 """Largest rank of an adapter."""
+ADAPTER_EXPERT_RANK = 8
+"""Largest rank of what an adapter changes of experts, or that of adapters where it is lower."""
 UTILIZATION = 0.9
 """Share of a GPU's memory that weights, KV cache and work space may take together."""
 LEAST_UTILIZATION = 0.01

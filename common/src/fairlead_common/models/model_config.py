@@ -349,12 +349,15 @@ class ModelConfig(DecoderShape):
             ]
         return [
             WeightPart("linear_attn.in_proj", num, state.channels + values, hidden, projections=state.num_projections),
-            WeightPart("linear_attn.in_proj_ba", num, 2 * state.num_heads, hidden, WeightRole.PRECISE),
+            WeightPart(
+                "linear_attn.in_proj_ba", num, 2 * state.num_heads, hidden, WeightRole.NARROW,
+                projections=state.num_projections,
+            ),
             WeightPart("linear_attn.out_proj", num, hidden, values),
             vector("linear_attn.conv1d", num, state.channels * state.kernel_size),
             vector("linear_attn.rates", num, 2 * state.num_heads),
             vector("linear_attn.norm", num, state.value_dim),
-        ]
+        ]  # fmt: skip
 
     def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
         """Of all layers, what one rank has."""

@@ -48,11 +48,20 @@ class ExpertWeights(NamedTuple):
 
 
 @with_kernel("fairlead_engine.kernels.expert_product_kernel")
-def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU) -> Tensor:
+def gated_product(
+    x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU, added: Tensor | None = None
+) -> Tensor:
     """x [tokens, in_features] times the weights of their experts, through `gate`: [pairs, out_features / 2]. Writes the
-    rows' largest magnitudes to `routes.largest_within`."""
+    rows' largest magnitudes to `routes.largest_within`. `added` [pairs, out_features]: to the products first."""
     rows = _rounded(x, weights).repeat_interleave(routes.experts.shape[1], dim=0)
-    return gate(_product(rows, weights, routes).to(x.dtype))
+    product = _product(rows, weights, routes)
+    return gate((product if added is None else product + added).to(x.dtype))
+
+
+@with_kernel("fairlead_engine.kernels.expert_product_kernel")
+def row_product(x: Tensor, weights: ExpertWeights, routes: Routes) -> Tensor:
+    """x [tokens, in_features] times the float weights of their experts: [pairs, out_features]."""
+    return _product(x.repeat_interleave(routes.experts.shape[1], dim=0), weights, routes)
 
 
 @with_kernel("fairlead_engine.kernels.expert_product_kernel")

@@ -10,6 +10,8 @@ without a tile end at once. Rows are read, and results written, in place.
 
 Tiles of weights are decoded as a single weight's are (`decoded_product_kernel.py`).
 
+What adapters add to gate and up comes from memory, rounded: two numbers of 16 bits for each output of a pair.
+
 Bytes: the weight of each chosen expert, 2 x out_features x in_features in 16 bits, for each 16 of its pairs, or 64
 where there are many; half in 8 bits, and 4 for each scale (offsets as many), 9/16 in groups of 32. A pair's inputs once
 for each tile of outputs, from the L2 cache. Operations: 2 x pairs x out_features x in_features, and up to 16 times as
@@ -55,9 +57,10 @@ _MOST_INPUTS = {FEW_ROWS: 128, MANY_ROWS: 64}
 _TILE_COLUMNS = 32
 """With a separate scale for each column."""
 
-UNGATED, SIDE_BY_SIDE, BY_TURNS = range(3)
+UNGATED, SIDE_BY_SIDE, BY_TURNS, PLAIN = range(4)
 _BY_ROW: tl.constexpr = tl.constexpr(BY_ROW)
 _UNGATED: tl.constexpr = tl.constexpr(UNGATED)
+_PLAIN: tl.constexpr = tl.constexpr(PLAIN)
 _SIDE_BY_SIDE: tl.constexpr = tl.constexpr(SIDE_BY_SIDE)
 _BY_TURNS: tl.constexpr = tl.constexpr(BY_TURNS)
 
@@ -76,6 +79,7 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
     order,
     counts,
     scores,
+    added,
     num_tokens,
     out_features,
     INPUT_SIZE,
@@ -103,11 +107,14 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
     LARGEST: tl.constexpr,
     IS_INTEGER: tl.constexpr,
     GATE: tl.constexpr,
+    HAS_ADDED: tl.constexpr,
     TELLS_LARGEST: tl.constexpr,
     IS_NORMALISED: tl.constexpr,
 ):
-    """Program (tile of pairs, tile of outputs). With a gate x has a row for each token, and outputs are half as many as
-    the weight's rows; without, x has a row for each pair, and results are weighted."""
+    """Program (tile of pairs, tile of outputs). With a gate x has a row for each token, outputs are half as many as the
+    weight's rows, and `added` may be added before; plain, x has a row for each token, too; ungated, x has a row for
+    each pair, and results are weighted."""
+    IS_GATED: tl.constexpr = GATE != _UNGATED and GATE != _PLAIN
     tile = tl.program_id(0)
     e = tl.arange(0, PADDED_EXPERTS)
     count = tl.load(counts + e, mask=e < NUM_EXPERTS, other=0)
@@ -121,7 +128,7 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
     m, k = tl.arange(0, TILE_ROWS), tl.arange(0, TILE_INPUTS)
     n = tl.program_id(1) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
     num_outputs = out_features
-    if GATE != _UNGATED:
+    if IS_GATED:
         num_outputs = out_features // 2
     is_pair, is_output = first + m < last, n < num_outputs
     pair = tl.load(order + expert * num_tokens + first + m, mask=is_pair, other=0).to(tl.int64)
@@ -154,7 +161,7 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
             column, is_column, scales, offsets, groups + expert * INPUT_SIZE, num_groups, 1, GROUP_SIZE, SCALING,
             HAS_OFFSETS, HAS_GROUPS, ROUNDING,
         )  # fmt: skip
-        if GATE != _UNGATED:
+        if IS_GATED:
             up = add_product(
                 up, tl.load(up_stored + column[None, :], mask=is_weight, other=0.0), some, x_scale, up_row, is_output,
                 at, column, is_column, scales, offsets, groups + expert * INPUT_SIZE, num_groups, 1, GROUP_SIZE,
@@ -169,10 +176,15 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
             of_token = tl.load(scores + place, mask=is_pair[:, None] & (each < EACH)[None, :], other=0.0)
             score = score / tl.where(is_pair, tl.sum(of_token, 1) + least_sum, 1.0)
         found *= (score * route_scale)[None, :]
-    else:
+    if IS_GATED:
+        up = finished(up, row_scale, up_row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
+        if HAS_ADDED:
+            place = added + (pair * out_features - expert * out_features)[None, :]
+            is_added = is_output[:, None] & is_pair[None, :]
+            found += tl.load(place + row[:, None], mask=is_added, other=0.0).to(tl.float32)
+            up += tl.load(place + up_row[:, None], mask=is_added, other=0.0).to(tl.float32)
         # Rounded as torch's operations are, so that both ways give the same.
         gate = found.to(output.dtype.element_ty).to(tl.float32)
-        up = finished(up, row_scale, up_row, is_output, scales, bias, SCALING, ROUNDING, HAS_BIAS)
         up = up.to(output.dtype.element_ty).to(tl.float32)
         if GATE == _SIDE_BY_SIDE:
             found = (gate * tl.sigmoid(gate)).to(output.dtype.element_ty).to(tl.float32) * up
@@ -188,10 +200,19 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
         tl.atomic_max(output_largest + pair, highest, mask=is_pair)  # in whatever order
 
 
-def gated_product(x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU) -> Tensor:
+def gated_product(
+    x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU, added: Tensor | None = None
+) -> Tensor:
     output = torch.empty((routes.num_pairs, weights.values.shape[1] // 2), dtype=x.dtype, device=x.device)
     kind = SIDE_BY_SIDE if gate.limit is None else BY_TURNS
-    _launch(output, x, routes.largest, weights, routes, kind, gate, ExpertRouting(1))
+    _launch(output, x, routes.largest, weights, routes, kind, gate, ExpertRouting(1), added)
+    return output
+
+
+def row_product(x: Tensor, weights: ExpertWeights, routes: Routes) -> Tensor:
+    output = torch.empty((routes.num_pairs, weights.values.shape[1]), dtype=x.dtype, device=x.device)
+    routes = routes._replace(largest=None, largest_within=None)
+    _launch(output, x, None, weights, routes, PLAIN, SILU, ExpertRouting(1))
     return output
 
 
@@ -210,6 +231,7 @@ def _launch(
     kind: int,
     gate: Gate,
     routing: ExpertRouting,
+    added: Tensor | None = None,
 ) -> None:
     """`largest`: of the rows of x."""
     num_experts, out_features, in_features = weights.values.shape
@@ -222,8 +244,8 @@ def _launch(
     if shape.rounding == UNROUNDED and weights.row_format is not None:  # no tile is a block
         x = rounded_blocks(x, weights.group_size, weights.row_format)
     scales = weights.values if weights.scales is None else weights.scales
-    num_outputs = out_features if kind == UNGATED else out_features // 2
-    tells_largest = kind != UNGATED and routes.largest_within is not None
+    num_outputs = output.shape[-1]
+    tells_largest = kind in (SIDE_BY_SIDE, BY_TURNS) and routes.largest_within is not None
     expert_product_kernel[(most_tiles, triton.cdiv(num_outputs, TILE_OUTPUTS))](
         output,
         routes.scores if routes.largest_within is None else routes.largest_within,
@@ -237,6 +259,7 @@ def _launch(
         routes.order,
         routes.counts,
         routes.scores,
+        output if added is None else added,
         num_tokens,
         out_features,
         in_features,
@@ -264,6 +287,7 @@ def _launch(
         LARGEST=1.0 if weights.row_format is None else weights.row_format.largest,
         IS_INTEGER=weights.row_format is None or not weights.row_format.dtype.is_floating_point,
         GATE=kind,
+        HAS_ADDED=added is not None,
         TELLS_LARGEST=tells_largest,
         IS_NORMALISED=routing.normalised,
         num_warps=num_warps(kind, shape, tile_rows),
@@ -306,4 +330,4 @@ def num_stages(shape: ExpertTiles, tile_rows: int) -> int:
 
 def num_warps(kind: int, shape: ExpertTiles, tile_rows: int) -> int:
     """Warps of 32 threads per tile: more for two large sums in their registers, or inputs that are rounded there."""
-    return 8 if tile_rows == MANY_ROWS and (kind != UNGATED or shape.rounding == BY_TILE) else 4
+    return 8 if tile_rows == MANY_ROWS and (kind in (SIDE_BY_SIDE, BY_TURNS) or shape.rounding == BY_TILE) else 4

@@ -16,7 +16,8 @@ from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.guessing_layer import GuessingLayer
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
-from fairlead_engine.model.lora.adapter_slots import AdaptedRows, AdapterSlots
+from fairlead_engine.model.lora.adapted_layers import AdaptedRows
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.vision_tower import VisionTower

@@ -18,6 +18,7 @@ from fairlead_engine.kernels.norm_rope_store import HeadTurn
 from fairlead_engine.model.key_index import KeyIndexer
 from fairlead_engine.model.layers import ForwardInput, RMSNorm, Rotations
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.lora.adapted_layers import AdaptedHeads
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class LatentAttention:
     """None = a query sees all earlier tokens, or those that the layer before has chosen."""
     shares_choice: bool = False
     """Whether queries see the tokens that the layer before has chosen."""
+    adapters: AdaptedHeads | None = None
+    """Of the layer that `key_up` and `value_up` are; None = without."""
 
     @property
     def heads_shape(self) -> tuple[int, int]:
@@ -81,7 +84,10 @@ class LatentAttention:
         heads = x.new_empty(len(x), *self._own_shape)
         heads[:, :-1, : self.rotary_dim] = self._halves(turned_query)
         heads[:, -1, : self.rotary_dim] = self._halves(turned)
-        heads[:, :-1, self.rotary_dim :] = torch.bmm(plain.transpose(0, 1), self.key_up).transpose(0, 1)
+        absorbed = torch.bmm(plain.transpose(0, 1), self.key_up)
+        if self.adapters is not None:
+            self.adapters.add_to_queries(absorbed, plain.transpose(0, 1))
+        heads[:, :-1, self.rotary_dim :] = absorbed.transpose(0, 1)
         heads[:, -1, self.rotary_dim :] = self.latent_norm.alone(latent)
         if self.indexer is None:
             return heads
@@ -104,7 +110,10 @@ class LatentAttention:
     def output(self, attended: Tensor) -> Tensor:
         """The mixtures of any rows → the layer's update [rows, hidden]."""
         found = attended.view(len(attended), *self.value_up.shape[:2]).transpose(0, 1)
-        return self.project(torch.bmm(found, self.value_up).transpose(0, 1).flatten(1))
+        values = torch.bmm(found, self.value_up)
+        if self.adapters is not None:
+            self.adapters.add_to_values(values, found)
+        return self.project(values.transpose(0, 1).flatten(1))
 
     def _halves(self, turned: Tensor) -> Tensor:
         """[..., rotary_dim] with the first elements of all pairs before the second ones, as `norm_rope` takes them.

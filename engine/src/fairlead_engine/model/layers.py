@@ -23,7 +23,8 @@ from fairlead_engine.kernels.recurrence import StateRows
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
 from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k
 from fairlead_engine.model.linear import Linear
-from fairlead_engine.model.lora.adapter_slots import AdaptedRows
+from fairlead_engine.model.lora.adapted_layers import AdaptedRows
+from fairlead_engine.model.lora.expert_adapters import ExpertAdapters, ExpertSlots
 from fairlead_engine.model.shard import Shard
 
 
@@ -155,23 +156,34 @@ class SparseExperts:
     routing: ExpertRouting
     shard: Shard
     """The rank's part of each expert."""
+    slots: ExpertSlots | None = None
+    """Of the experts' adapters; None = without."""
     waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.routed(x, self.router(x))
 
-    def routed(self, x: Tensor, logits: Tensor) -> Tensor:
+    def routed(self, x: Tensor, logits: Tensor, each: int = 1) -> Tensor:
         """Sorts rows by expert: each is one product. Adds a token's experts in fixed order, whatever the batch.
-        `logits`: the router's [rows, experts]."""
+        `logits`: the router's [rows, experts]; `each`: rows of a token."""
         if not len(x):
             return x
         weights, experts = route_top_k(logits, self.routing)
         order = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=len(self.experts)).tolist()
-        parts = torch.split(x[order // self.routing.num_chosen], counts)
-        computed = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)])
+        rows = order // self.routing.num_chosen
+        slots = None if self.slots is None else self.slots.of_rows(len(x), each)
+        of_parts = [None] * len(counts) if slots is None else torch.split(slots[rows], counts)
+        parts = zip(self.experts, torch.split(x[rows], counts), of_parts, strict=True)
+        computed = torch.cat([self._computed(*part) for part in parts if len(part[1])])
         outputs = torch.empty_like(computed).index_copy_(0, order, computed)
         return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
+
+    def _computed(self, expert: FeedForward, part: Tensor, slots: Tensor | None) -> Tensor:
+        """`slots`: of the adapters of the part's rows; None = none has any."""
+        if self.slots is not None:
+            self.slots.choose(slots)
+        return expert(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,25 +196,32 @@ class GroupedExperts:
     routing: ExpertRouting
     shard: Shard
     gate: Gate = SILU
+    adapters: ExpertAdapters | None = None
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.routed(x, self.router(x))
 
-    def routed(self, x: Tensor, logits: Tensor) -> Tensor:
+    def routed(self, x: Tensor, logits: Tensor, each: int = 1) -> Tensor:
         """As `SparseExperts.routed`."""
-        return self.shard.sum(self._parts(x, logits).sum(1))
+        return self.shard.sum(self._parts(x, logits, each).sum(1))
 
     def parts(self, x: Tensor) -> Tensor:
         """Outputs of each token's experts [rows, experts per token, hidden], of this rank."""
         return self._parts(x, self.router(x))
 
-    def _parts(self, x: Tensor, logits: Tensor) -> Tensor:
+    def _parts(self, x: Tensor, logits: Tensor, each: int = 1) -> Tensor:
         if not len(x):
             return x.new_empty(0, self.routing.num_chosen, x.shape[1])
         rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
         routes = find_routes(logits, self.routing, x, rounds)
-        return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, self.routing)
+        adapters = self.adapters
+        slots = None if adapters is None else adapters.slots.of_rows(len(x), each)
+        if adapters is None or slots is None:
+            return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, self.routing)
+        within = gated_product(x, self.gate_up, routes, self.gate, adapters.before_gate(x, slots, routes))
+        outputs = weighted_product(within, self.down, routes, self.routing)
+        return outputs.add_(adapters.behind_gate(within, slots, routes, self.routing))
 
 
 Experts = SparseExperts | GroupedExperts
@@ -227,7 +246,8 @@ class ScaledInputs:
         scores, chosen = route_top_k(logits, self.routing)
         scaled = (x.unsqueeze(1) * scores.unsqueeze(2).to(x.dtype)).flatten(0, 1)
         only = logits.new_full((len(scaled), logits.shape[1]), float("-inf")).scatter_(1, chosen.view(-1, 1), 0.0)
-        return self.experts.routed(scaled, only).view(len(x), self.routing.num_chosen, x.shape[1]).sum(1)
+        outputs = self.experts.routed(scaled, only, self.routing.num_chosen)
+        return outputs.view(len(x), self.routing.num_chosen, x.shape[1]).sum(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class Weights:
         self._checkpoint = checkpoint
         self.shard = shard
         self._source = source
-        self._slots = slots
+        self.slots = slots
         self._config = config
         self._num_parameters = 0
         self._weight_bytes = 0
@@ -183,7 +183,7 @@ class Weights:
             final_norm=final_norm,
             head=head,
             shard=self.shard,
-            slots=self._slots,
+            slots=self.slots,
             num_parameters=self._num_parameters,
             weight_bytes=self._weight_bytes,
             vision=vision,
@@ -334,14 +334,19 @@ class Weights:
         gate: str = "gate_proj",
         up: str = "up_proj",
         down: str = "down_proj",
+        are_sides_swapped: bool = False,
     ) -> Experts:
-        """The experts below `prefix` and their `router`; `gate`, `up` and `down`: names of an expert's projections."""
-        routes = self.linear({f"{prefix}.{router}": num_experts}, self._config.hidden_size, is_sensitive=True)
+        """The experts below `prefix` and their `router`; `gate`, `up` and `down`: names of an expert's projections.
+        `are_sides_swapped`: as in `expert_layer`."""
+        hidden = self._config.hidden_size
+        routes = self.linear({f"{prefix}.{router}": num_experts}, hidden, is_sensitive=True, adapts=True)
         inner = inner or self._config.intermediate_size
         part = self.shard.part(inner)
         names = [f"{prefix}.experts.{index}" for index in range(num_experts)]
         projections = [ExpertProjections({f"{x}.{gate}": inner, f"{x}.{up}": inner}, f"{x}.{down}") for x in names]
-        return self.expert_layer(routes, routing, projections, inner, row_parts=[part, part])
+        return self.expert_layer(
+            routes, routing, projections, inner, row_parts=[part, part], are_sides_swapped=are_sides_swapped
+        )
 
     def expert_layer(
         self,
@@ -353,27 +358,34 @@ class Weights:
         row_parts: Sequence[slice],
         bias: bool = False,
         gate: Gate = SILU,
+        are_sides_swapped: bool = False,
     ) -> Experts:
-        """The layer of these experts, `inner` wide; `row_parts`: this rank's outputs of `gate`."""
+        """The layer of these experts, `inner` wide; `row_parts`: this rank's outputs of `gate`. `are_sides_swapped`: by
+        adapters (`ExpertModule`)."""
         hidden, part = self._config.hidden_size, self.shard.part(inner)
         ups: _OfEach = [each.gate_up for each in experts], hidden, bias, row_parts, WHOLE
         downs: _OfEach = [{each.down: hidden} for each in experts], inner, bias, [WHOLE], part
+        adapters = None
+        if self.slots is not None:
+            adapters = self.slots.adapted_experts(
+                ups[0], downs[0], (hidden, inner), row_parts, part, are_sides_swapped=are_sides_swapped
+            )
         gate_up = self._of_all(*ups)
         down = None if gate_up is None else self._of_all(*downs)
         if gate_up is not None and down is not None:
             for product, (layers, in_features, *_) in ((gate_up, ups), (down, downs)):
                 self._weight_bytes += product.num_bytes
                 self._num_parameters += sum(sum(layer.values()) for layer in layers) * (in_features + bias)
-            return GroupedExperts(router, gate_up, down, routing, self.shard, gate)
-        each = tuple(
-            GatedFeedForward(
-                gate_up=self.linear(up, hidden, bias=bias, row_parts=row_parts, sums=False),
-                down=self.linear(down, inner, bias=bias, column_part=part, sums=False),
-                combine=gate.__call__,
-            )
-            for up, down in zip(ups[0], downs[0], strict=True)
-        )
-        return SparseExperts(router, each, routing, self.shard)
+            return GroupedExperts(router, gate_up, down, routing, self.shard, gate, adapters)
+        each = []
+        for index, (up_names, down_name) in enumerate(zip(ups[0], downs[0], strict=True)):
+            first = self.linear(up_names, hidden, bias=bias, row_parts=row_parts, sums=False, adapts=False)
+            second = self.linear(down_name, inner, bias=bias, column_part=part, sums=False, adapts=False)
+            if adapters is not None:
+                first, second = adapters.adapted(index, first, second)
+            each.append(GatedFeedForward(gate_up=first, down=second, combine=gate.__call__))
+        slots = None if adapters is None else adapters.slots
+        return SparseExperts(router, tuple(each), routing, self.shard, slots)
 
     def _of_all(
         self,
@@ -421,12 +433,13 @@ class Weights:
         row_parts: Sequence[slice] | None = None,
         column_part: slice = WHOLE,
         sums: bool = True,
+        adapts: bool | None = None,
     ) -> Linear:
         """One product for several projections of the same input, given as name → output size.
 
         `is_sensitive`: stays precise where others are rounded, as a router and the output do. `row_parts`: this rank's
         outputs of each; `column_part`: its inputs, whose products the ranks sum, unless the caller does, as with
-        experts. Adapters change neither experts nor sensitive layers.
+        experts. `adapts`: whether adapters may change it; None = unless it is sensitive.
         """
         names, rows = list(out_features), list(out_features.values())
         offset = None
@@ -449,9 +462,9 @@ class Weights:
             groups = self._groups(formats, out_features, in_features, parts, column_part)
             linear = self._side_by_side(groups, own_offset)
             self._num_parameters += sum(rows) * in_features
-        if self._slots is not None and sums and not is_sensitive:
+        if self.slots is not None and (not is_sensitive if adapts is None else adapts):
             parts = row_parts or [WHOLE] * len(names)
-            linear = self._slots.adapted(linear, out_features, in_features, parts, column_part)
+            linear = self.slots.adapted(linear, out_features, in_features, parts, column_part, is_optional=is_sensitive)
         made = SummedLinear(linear, offset, self.shard) if is_summed else linear
         if self._watch is None:
             return made
@@ -461,14 +474,14 @@ class Weights:
     def _reorder(self, name: str, order: Tensor) -> None:
         """The rows of each head are read in another order."""
         self._checkpoint.reorder(name, order)
-        if self._slots is not None:
-            self._slots.orders[name] = order
+        if self.slots is not None:
+            self.slots.orders[name] = order
 
     def _divide(self, name: str, parts: Mapping[str, int]) -> None:
         """Several projections are stored as one."""
         self._checkpoint.divide(name, parts)
-        if self._slots is not None:
-            self._slots.fuse(name, parts)
+        if self.slots is not None:
+            self.slots.fuse(name, parts)
 
     def _groups(
         self,

@@ -140,7 +140,7 @@ class ModelPart:
         if settings.num_adapter_slots:
             slots = AdapterSlots(
                 settings.num_adapter_slots, settings.max_lora_rank, self.dtype, self.device,
-                hidden_size=config.hidden_size,
+                hidden_size=config.hidden_size, expert_rank=settings.expert_rank,
             )  # fmt: skip
         return load_model(
             folder, config, self.dtype, self.device, settings.quantization, self.shard,

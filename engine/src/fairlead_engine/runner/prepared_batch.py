@@ -9,7 +9,8 @@ from torch import Tensor
 from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import ForwardInput, GivenEmbeddings
-from fairlead_engine.model.lora.adapter_slots import AdaptedRows, AdapterSlots
+from fairlead_engine.model.lora.adapted_layers import AdaptedRows
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.runner.slot_states import SlotStates
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SoftRows, StepPlan

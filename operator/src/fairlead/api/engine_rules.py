@@ -80,7 +80,7 @@ def _written(**fields: str) -> dict[str, str]:
     return {name: f"write {flags} into engine.extraArgs" for name, flags in fields.items()}
 
 
-_NO_LORAS = dict.fromkeys(("maxLoras", "maxLoraRank", "maxCpuLoras"), _AT_RUN_TIME)
+_NO_LORAS = dict.fromkeys(("maxLoras", "maxLoraRank", "maxLoraExpertRank", "maxCpuLoras"), _AT_RUN_TIME)
 _GGUF = "weights are as the GGUF file has them: name a file with others"
 _TLS = ("ssl-certfile", "ssl-keyfile")
 _FAIRLEAD = _EngineKind(

@@ -223,6 +223,11 @@ class EngineSpec:
     added without replacing replicas."""
     max_lora_rank: Annotated[int | None, Constraints(minimum=1, maximum=256, default_text="16")] = None
     """Largest rank of an adapter."""
+    max_lora_expert_rank: Annotated[
+        int | None, Constraints(minimum=0, maximum=256, default_text="8, or maxLoraRank where that is lower")
+    ] = None
+    """Largest rank of what an adapter changes of experts: room for it is taken for each expert. 0 = adapters change no
+    experts."""
     max_cpu_loras: Annotated[int | None, Constraints(minimum=1, maximum=65536, default_text="four times maxLoras")] = (
         None
     )

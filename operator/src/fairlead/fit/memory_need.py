@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fairlead.api.llmdeployment import LLMDeploymentSpec
 from fairlead.api.quantities import parse_bytes
 from fairlead_common.models.choices import (
+    ADAPTER_EXPERT_RANK,
     ADAPTER_RANK,
     BLOCK_SIZE,
     LEAST_UTILIZATION,
@@ -62,6 +63,8 @@ class EngineChoice:
     """Adapters that have room on the device."""
     adapter_rank: int = ADAPTER_RANK
     """Of the largest."""
+    expert_rank: int = ADAPTER_EXPERT_RANK
+    """Of the largest of experts."""
     guesser: str | None = None
     """Source of the speculative model or heads in memory; None = none."""
     is_draft: bool = False
@@ -83,6 +86,8 @@ class EngineChoice:
         extra, speculative = _extra(engine.extra_args), engine.speculative
         has_any = bool(spec.adapters) or not _ADAPTERS_GIVEN.isdisjoint(extra)
         num_adapters = NUM_ADAPTERS if engine.max_loras is None and has_any else engine.max_loras or 0
+        adapter_rank = _number(extra, "max-lora-rank", engine.max_lora_rank) or ADAPTER_RANK
+        expert_rank = _number(extra, "max-lora-expert-rank", engine.max_lora_expert_rank, least=0)
         memory, host_memory = _bytes(extra, "kv-cache-memory"), _bytes(extra, "host-kv-cache-memory")
         return cls(
             dtype=_one_of(extra, "dtype", Dtype) or str(engine.dtype),
@@ -98,7 +103,8 @@ class EngineChoice:
             ranks=_number(extra, "tensor-parallel-size", engine.tensor_parallel_size) or 1,
             utilization=_share(extra),
             num_adapters=_number(extra, "max-loras", num_adapters, least=0) or 0,
-            adapter_rank=_number(extra, "max-lora-rank", engine.max_lora_rank) or ADAPTER_RANK,
+            adapter_rank=adapter_rank,
+            expert_rank=min(ADAPTER_EXPERT_RANK, adapter_rank) if expert_rank is None else expert_rank,
             guesser=None if speculative is None else speculative.source,
             is_draft=speculative is not None and speculative.method is SpeculativeMethod.DRAFT,
             guesses_itself=speculative is not None and speculative.method is SpeculativeMethod.MTP,
@@ -294,10 +300,14 @@ def _of_head(head: WeightPart, is_tied: bool, choice: EngineChoice, device: Devi
 
 
 def adapter_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
-    """Adapter slots: two narrow products beside each adaptable layer, of the largest rank."""
-    parts = [part for part in shape.parts(choice.ranks) if part.role is WeightRole.LINEAR]
-    widths = sum(part.num * (part.projections * part.columns + part.rows) for part in parts)
-    return choice.num_adapters * choice.adapter_rank * widths * each
+    """Adapter slots: two narrow products beside each adaptable layer and expert, of the largest rank."""
+    ranks = dict.fromkeys((WeightRole.LINEAR, WeightRole.RESTORED, WeightRole.NARROW), choice.adapter_rank)
+    ranks[WeightRole.EXPERT] = choice.expert_rank
+    numbers = sum(
+        ranks.get(part.role, 0) * part.num * (part.projections * part.columns + part.rows)
+        for part in shape.parts(choice.ranks)
+    )
+    return choice.num_adapters * numbers * each
 
 
 def kv_block_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:

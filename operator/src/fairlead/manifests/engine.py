@@ -142,6 +142,7 @@ def engine_flags(
         "adapter-folder": adapter_folder,
         "max-loras": engine.max_loras,
         "max-lora-rank": engine.max_lora_rank,
+        "max-lora-expert-rank": engine.max_lora_expert_rank,
         "max-cpu-loras": engine.max_cpu_loras,
         "max-images": engine.max_images,
         "max-image-pixels": engine.max_image_pixels,

@@ -54,7 +54,7 @@ class ExpertsConfig(ModelConfig):
         if not num:
             return []
         hidden, bias = self.hidden_size, self.num_experts if self.has_expert_bias else 0
-        parts = [WeightPart("mlp.gate", num, self.num_experts, hidden, WeightRole.PRECISE, bias)]
+        parts = [WeightPart("mlp.gate", num, self.num_experts, hidden, WeightRole.NARROW, bias)]
         parts += gated_feed_forward(
             "mlp.experts", num * self.num_experts, hidden, share(self.expert_size, ranks), bias=self.has_expert_bias,
             role=WeightRole.EXPERT,
@@ -62,7 +62,7 @@ class ExpertsConfig(ModelConfig):
         if self.shared_expert_size:
             shared = share(self.shared_expert_size, ranks)
             parts += gated_feed_forward("mlp.shared_expert", num, hidden, shared)
-            parts.append(WeightPart("mlp.shared_expert_gate", num, 1, hidden, WeightRole.PRECISE))
+            parts.append(WeightPart("mlp.shared_expert_gate", num, 1, hidden, WeightRole.NARROW))
         return parts
 
 
@@ -86,6 +86,10 @@ class GptOssConfig(ExpertsConfig):
     """Factor of a gate within the sigmoid."""
     gate_limit: float
     """The largest gate, and the largest magnitude behind a gate."""
+
+    def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
+        """Gate and up of an expert are one projection, whose rows lie by turns."""
+        return [replace(part, projections=1) for part in ExpertsConfig.expert_parts(self, ranks, num)]
 
 
 def parse_gpt_oss(fields: JsonFields) -> GptOssConfig:

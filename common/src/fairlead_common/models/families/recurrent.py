@@ -113,7 +113,7 @@ class GraniteHybridConfig(ExpertsConfig):
         if not self.num_experts:
             return parts
         inner, role = share(self.expert_size, ranks), WeightRole.EXPERT
-        parts.append(WeightPart("block_sparse_moe.router", num, self.num_experts, hidden, WeightRole.PRECISE))
+        parts.append(WeightPart("block_sparse_moe.router", num, self.num_experts, hidden, WeightRole.NARROW))
         return parts + gated_feed_forward("block_sparse_moe", num * self.num_experts, hidden, inner, role=role)
 
 

@@ -64,6 +64,10 @@ def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentA
     of_head = plain + value
     up = weights.dequantized(f"{prefix}.kv_b_proj", config.num_heads * of_head, latent, scaled(heads, of_head))
     key_up, value_up = torch.split(up.view(num_here, of_head, latent), [plain, value], dim=1)
+    slots = weights.slots
+    adapters = None
+    if slots is not None:
+        adapters = slots.adapted_heads(f"{prefix}.kv_b_proj", config.num_heads, plain, value, latent, heads)
     return LatentAttention(
         down=weights.linear(query | key, config.hidden_size, bias=bias, row_parts=[first_part, WHOLE]),
         low_rank=low_rank,
@@ -79,6 +83,7 @@ def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentA
         query_scale=config.query_scale,
         indexer=_indexer(weights, config, prefix),
         shares_choice=bool(config.num_chosen),
+        adapters=adapters,
     )  # fmt: skip
 
 

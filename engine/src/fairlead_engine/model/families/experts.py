@@ -124,7 +124,7 @@ def qwen_feed_forward(weights: Weights, config: ExpertsConfig) -> Callable[[str]
         if not config.shared_expert_size:
             return chosen
         shared = weights.feed_forward(f"{mlp}.shared_expert", inner=config.shared_expert_size)
-        gate = weights.linear({f"{mlp}.shared_expert_gate": 1}, config.hidden_size, is_sensitive=True)
+        gate = weights.linear({f"{mlp}.shared_expert_gate": 1}, config.hidden_size, is_sensitive=True, adapts=True)
         return SharedExpert(chosen, shared, gate)
 
     return feed_forward
@@ -140,7 +140,9 @@ def build_gpt_oss(weights: Weights, config: GptOssConfig) -> Decoder:
         for name in ("gate_up_proj", "down_proj"):
             layers = [f"{one}.{name}" for one in each]
             weights.unstack(f"{prefix}.mlp.experts.{name}", layers, is_transposed=True)
-        router = weights.linear({f"{prefix}.mlp.router": config.num_experts}, hidden, bias=True, is_sensitive=True)
+        router = weights.linear(
+            {f"{prefix}.mlp.router": config.num_experts}, hidden, bias=True, is_sensitive=True, adapts=True
+        )
         routing = ExpertRouting(config.num_experts_per_token)
         projections = [ExpertProjections({f"{one}.gate_up_proj": 2 * inner}, f"{one}.down_proj") for one in each]
         return weights.expert_layer(  # rows of gate and up lie by turns

@@ -18,7 +18,9 @@ def build(weights: Weights, config: Llama4Config) -> Decoder:
         if layer_index(prefix) in config.dense_layers:
             return weights.feed_forward(layer)
         weights.unstack_experts(layer, config.num_experts, inner, is_transposed=True)
-        experts = weights.experts(layer, config.num_experts, ExpertRouting(1), inner=inner, router="router")
+        experts = weights.experts(
+            layer, config.num_experts, ExpertRouting(1), inner=inner, router="router", are_sides_swapped=True
+        )
         bias = torch.zeros(config.num_experts, device=weights.device)
         scores = ExpertRouting(config.num_experts_per_token, normalised=False, bias=bias)
         shared = weights.feed_forward(f"{layer}.shared_expert", inner=inner)

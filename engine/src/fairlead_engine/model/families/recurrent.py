@@ -51,7 +51,10 @@ def _recurrent_layer(
     return GatedDeltaNet(
         project=weights.linear({f"{prefix}.{name}": size for name, size in wide.items()}, config.hidden_size),
         modulate=weights.linear(
-            {f"{prefix}.{name}": size for name, size in narrow.items()}, config.hidden_size, is_sensitive=True
+            {f"{prefix}.{name}": size for name, size in narrow.items()},
+            config.hidden_size,
+            is_sensitive=True,
+            adapts=True,
         ),
         is_grouped=is_grouped,
         output=weights.linear({f"{prefix}.out_proj": config.hidden_size}, values),

@@ -1,105 +1,29 @@
 """The slots of a device, each with room for one adapter of all linear layers, and the rows of a step that use them.
 
-Loading a model wraps its linear layers in `AdaptedLinear`; the runner places adapters and sets the rows of each. The
-adapters of all slots lie side by side: x Aᵀ Bᵀ is two products for all rows, with any number of adapters; columns of
-other adapters are cleared in between. The columns, slots times ranks, are few beside a weight's. Many adapters in one
-batch: Punica (arXiv 2310.18547), S-LoRA (arXiv 2311.03285).
+Loading a model wraps its linear layers in `AdaptedLinear`; the runner places adapters and sets the rows of each.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.lora.adapted_layers import (
+    AdaptedHeads,
+    AdaptedLinear,
+    AdaptedRows,
+    AdapterTarget,
+    Placed,
+    SlotTensors,
+)
+from fairlead_engine.model.lora.expert_adapters import ExpertAdapters, ExpertSlots
 
-
-class AdaptedRows(NamedTuple):
-    """Rows of a product with adapters."""
-
-    rows: Tensor | None
-    """int64 [adapted]; None = all."""
-    others: Tensor
-    """bool [adapted, 1, slots x rank]: the columns of adapters other than the row's."""
-
-
-class Adapting(Protocol):
-    """Knows the rows of the next product."""
-
-    now: AdaptedRows | None
-    """None = none of them has an adapter."""
-
-
-class AdaptedLinear:
-    """Several projections of one input as one product, with adapters of each."""
-
-    def __init__(
-        self,
-        base: Linear,
-        in_features: int,
-        out_features: Sequence[int],
-        num_slots: int,
-        rank: int,
-        adapting: Adapting,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        """`out_features`: of each projection, in the order of the outputs."""
-        self.copies_weight = base.copies_weight
-        self._base = base
-        self._adapting = adapting
-        self._rank = rank
-        self._down = torch.zeros(len(out_features), num_slots, rank, in_features, dtype=dtype, device=device)
-        self._up = [torch.zeros(num_slots, rank, size, dtype=dtype, device=device) for size in out_features]
-        self._rows = self._down.view(-1, in_features)
-        ends = torch.tensor([0, *out_features]).cumsum(0).tolist()
-        self._places = [
-            (slice(first, end), up.flatten(0, 1)) for first, end, up in zip(ends[:-1], ends[1:], self._up, strict=True)
-        ]
-
-    @property
-    def num_bytes(self) -> int:
-        return self._down.nbytes + sum(up.nbytes for up in self._up)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [rows, in_features] → [rows, out_features]."""
-        product = self._base(x)
-        if (adapted := self._adapting.now) is None:
-            return product
-        rows, others = adapted
-        narrow = functional.linear(x if rows is None else x[rows], self._rows)
-        # Not multiplied by 0: a number that is none must not reach the rows of others.
-        narrow = narrow.view(len(narrow), len(self._places), -1).masked_fill(others, 0.0)
-        for index, (place, up) in enumerate(self._places):
-            if rows is None:
-                product[:, place].addmm_(narrow[:, index], up)
-            else:
-                product[:, place].index_add_(0, rows, narrow[:, index] @ up)
-        return product
-
-    def clear(self, slot: int) -> None:
-        """Empties a slot: zeros before `_up` make everything behind them zero."""
-        self._down[:, slot].zero_()
-
-    def put(self, part: int, slot: int, down: Tensor, up: Tensor) -> None:
-        """Writes the adapter of one projection; `down` and `up` are [rank, features], and scaled. After `clear`."""
-        self._down[part, slot, : len(down)].copy_(down, non_blocking=True)
-        self._up[part][slot, : len(up)].copy_(up, non_blocking=True)
-
-
-class AdapterTarget(NamedTuple):
-    """Destination of a part of a module's adapter: a projection of a layer's product, of this rank."""
-
-    linear: AdaptedLinear
-    projection: int
-    rows: slice
-    """Rows of the module's outputs."""
-    columns: slice
-    """Columns of its inputs."""
+OLD_BLOCK, NEW_BLOCK = ".block_sparse_moe.", ".mlp."
+"""A layer's experts, by older and newer names in transformers, of some models."""
 
 
 @dataclass(slots=True)
@@ -110,6 +34,9 @@ class Module:
     out_features: int
     places: list[AdapterTarget] = field(default_factory=list)
     """Several where a module is stored as one and computed as several."""
+    is_optional: bool = False
+    """Whether some versions of the model have a parameter in place of the layer, as routers: an adapter of all layers
+    may leave it out."""
 
 
 class HostAdapter(NamedTuple):
@@ -145,9 +72,17 @@ class AdapterSlots:
     """All slots. While the model computes, `now` has the rows of the next product with adapters."""
 
     def __init__(
-        self, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device, *, hidden_size: int
+        self,
+        num_slots: int,
+        rank: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        hidden_size: int,
+        expert_rank: int = 0,
     ) -> None:
-        """`rank`: the largest of any adapter. `hidden_size`: of the model's embeddings."""
+        """`rank`, `expert_rank`: the largest of any adapter, and of those of experts. `hidden_size`: of the model's
+        embeddings."""
         self.num_slots = num_slots
         self.hidden_size = hidden_size
         self.rank = rank
@@ -158,7 +93,8 @@ class AdapterSlots:
         """By their names in checkpoints and in the folders of adapters."""
         self.orders: dict[str, Tensor] = {}
         """Orders of each head's outputs of a module, where they differ from the checkpoint's: int64 [head_dim]."""
-        self._linears: list[AdaptedLinear] = []
+        self.experts = ExpertSlots(self, num_slots, expert_rank, dtype, device)
+        self._placed: list[Placed] = []
         self._fused: dict[str, tuple[str, int, int]] = {}
         """Projection stored as a part of another → the other's name, number of rows, and first row of the part."""
         self._owners = torch.arange(num_slots, device=device).repeat_interleave(rank)
@@ -168,7 +104,15 @@ class AdapterSlots:
     @property
     def num_bytes(self) -> int:
         """Bytes on the device, whether slots are full or not."""
-        return sum(linear.num_bytes for linear in self._linears)
+        return sum(placed.num_bytes for placed in self._placed)
+
+    def own_name(self, name: str) -> str:
+        """The name of a layer, or of what holds parameters of experts, as this model's checkpoints have it."""
+        for each in (name, name.replace(NEW_BLOCK, OLD_BLOCK)):
+            is_known = each in self.modules or each in self.experts.of_experts
+            if is_known or f"{each}.down_proj" in self.experts.modules:
+                return each
+        return name
 
     def fuse(self, name: str, parts: Mapping[str, int]) -> None:
         """Several modules are stored as one, below one another: name → outputs."""
@@ -184,26 +128,80 @@ class AdapterSlots:
         in_features: int,
         row_parts: Sequence[slice],
         column_part: slice,
+        *,
+        is_optional: bool = False,
     ) -> AdaptedLinear:
         """Wraps a layer that adapters may change: this rank's part of it (`Weights.linear`)."""
+        tensors = self._tensors(out_features, in_features, row_parts, column_part, is_optional)
+        return AdaptedLinear(base, tensors, self)
+
+    def adapted_heads(
+        self, name: str, num_heads: int, key_dim: int, value_dim: int, latent_dim: int, heads: slice
+    ) -> AdaptedHeads:
+        """Adapters of an absorbed layer, from latents to each head's key and value, for this rank's `heads`."""
+        of_head = key_dim + value_dim
+        rows = slice(heads.start * of_head, heads.stop * of_head)
+        tensors = self._tensors({name: num_heads * of_head}, latent_dim, [rows], slice(None), is_optional=False)
+        return AdaptedHeads(tensors, self, heads.stop - heads.start, key_dim)
+
+    def adapted_experts(
+        self,
+        gate_up: Sequence[Mapping[str, int]],
+        down: Sequence[Mapping[str, int]],
+        sizes: tuple[int, int],
+        row_parts: Sequence[slice],
+        column_part: slice,
+        *,
+        are_sides_swapped: bool = False,
+    ) -> ExpertAdapters | None:
+        """Room for adapters of the experts of a layer, by the names of their projections; None = they may have none.
+        `sizes`: of the inputs of both. `row_parts`, `column_part`: this rank's outputs of `gate_up`, inputs of
+        `down`."""
+        if not self.experts.rank:
+            return None
+        layer = next(iter(down[0])).rpartition(".")[0].rpartition(".")[0]
+        of_all = []
+        for experts, name, size, parts, columns in (
+            (gate_up, "gate_up_proj", sizes[0], row_parts, slice(None)),
+            (down, "down_proj", sizes[1], [slice(None)], column_part),
+        ):
+            tensors = self.experts.tensors(
+                experts, f"{layer}.{name}", size, parts, columns, are_sides_swapped=are_sides_swapped
+            )
+            self._placed.append(tensors)
+            of_all.append(tensors)
+        return ExpertAdapters(self.experts, *of_all)
+
+    def _tensors(
+        self,
+        out_features: Mapping[str, int],
+        in_features: int,
+        row_parts: Sequence[slice],
+        column_part: slice,
+        is_optional: bool,
+    ) -> SlotTensors:
+        """Room for adapters of these modules."""
         ends = [part.indices(size)[:2] for part, size in zip(row_parts, out_features.values(), strict=True)]
         columns = slice(*column_part.indices(in_features)[:2])
-        linear = AdaptedLinear(
-            base, columns.stop - columns.start, [end - first for first, end in ends],
-            self.num_slots, self.rank, self, self.dtype, self.device,
-        )  # fmt: skip
+        tensors = SlotTensors(
+            self._zeros(len(ends), self.num_slots, self.rank, columns.stop - columns.start),
+            [self._zeros(self.num_slots, self.rank, end - first) for first, end in ends],
+        )
         for index, ((name, size), (first, end)) in enumerate(zip(out_features.items(), ends, strict=True)):
             stored, num_rows, offset = self._fused.get(name, (name, size, 0))
-            module = self.modules.setdefault(stored, Module(in_features, num_rows))
-            module.places.append(AdapterTarget(linear, index, slice(offset + first, offset + end), columns))
-        self._linears.append(linear)
-        return linear
+            module = self.modules.setdefault(stored, Module(in_features, num_rows, is_optional=is_optional))
+            module.places.append(AdapterTarget(tensors, index, slice(offset + first, offset + end), columns))
+        self._placed.append(tensors)
+        return tensors
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=self.dtype, device=self.device)
 
     @torch.inference_mode()
     def put(self, slot: int, adapter: HostAdapter) -> None:
         """Places an adapter in a slot instead of the last adapter, for later launches only."""
-        for linear in self._linears:
-            linear.clear(slot)
+        for placed in self._placed:
+            placed.clear(slot)
         prompt = adapter.prompt
         self._prompts[slot] = None if prompt is None else prompt.to(self.device, non_blocking=True)
         for place, down, up in adapter.tensors:
@@ -217,4 +215,4 @@ class AdapterSlots:
 
     def of_rows(self, rows: Tensor | None, slots: Tensor) -> AdaptedRows:
         """`slots` int64 [adapted]: the slot of each of those rows; below 0 = none, where `rows` are all."""
-        return AdaptedRows(rows, (slots.unsqueeze(1) != self._owners).unsqueeze(1))
+        return AdaptedRows(rows, (slots.unsqueeze(1) != self._owners).unsqueeze(1), slots)

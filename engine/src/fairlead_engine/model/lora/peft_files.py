@@ -24,6 +24,8 @@ _MOST_CONFIG_BYTES = 2**20
 _MOST_HEADER_BYTES = 2**20
 """Of weights: four times the header of two thousand tensors. A million tensors without numbers took 20 s, during which
 steps stood still, and 600 MiB."""
+_TENSOR_BYTES = 512
+"""Of the header, for each tensor that the model may have, where these are many."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Formats that numbers of adapters may have."""
 
@@ -43,25 +45,26 @@ class PeftFiles:
         return AdapterError(f"{self._path}: {field} {problem}")
 
     @contextmanager
-    def weights_open(self) -> Iterator[Any]:
-        """Context in which the tensors can be read. Raises AdapterError for missing or unreadable weights."""
+    def weights_open(self, num_tensors: int = 0) -> Iterator[Any]:
+        """Context in which the tensors can be read, of which there may be so many. Raises AdapterError for missing or
+        unreadable weights."""
         if not self.weights.is_file():
             has_pickle = (self._folder / _PICKLE).exists()
             problem = f"{_PICKLE} may run code when it is read and is not; save the adapter as safetensors"
             raise AdapterError(f"{self._folder} has no {WEIGHTS_FILE}" + (f": {problem}" if has_pickle else ""))
         try:
             check_readable(self.weights)
-            self._check_header()
+            self._check_header(max(_MOST_HEADER_BYTES, num_tensors * _TENSOR_BYTES))
             with safe_open(self.weights, framework="pt") as file:
                 yield file
         except (SafetensorError, OSError) as error:
             raise AdapterError(f"{self.weights} cannot be read as safetensors ({error})") from error
 
-    def _check_header(self) -> None:
+    def _check_header(self, most_bytes: int) -> None:
         with self.weights.open("rb") as file:
             num_bytes = int.from_bytes(file.read(8), "little")
-        if num_bytes > _MOST_HEADER_BYTES:
-            told = f"its header is said to have {num_bytes:,} bytes, and at most {_MOST_HEADER_BYTES:,} are read"
+        if num_bytes > most_bytes:
+            told = f"its header is said to have {num_bytes:,} bytes, and at most {most_bytes:,} are read"
             raise AdapterError(f"{self.weights} cannot be read as safetensors ({told})")
 
     def _read(self, path: Path) -> dict[str, Any]:
