@@ -619,8 +619,8 @@ def layer_index(prefix: str) -> int:
 
 def _guessing_layer(weights: Weights, names: GuessingNames, layer: Callable[[str], DecoderLayer]) -> GuessingLayer:
     """Its bytes count, and its parameters do not: they are none of the model's. No adapter changes it."""
-    hidden, slots, counted = weights._config.hidden_size, weights._slots, weights._num_parameters
-    weights._slots = None
+    hidden, slots, counted = weights._config.hidden_size, weights.slots, weights._num_parameters
+    weights.slots = None
     found = GuessingLayer(
         embedding_norm=weights.norm(names.embedding_norm, hidden),
         hidden_norm=weights.norm(names.hidden_norm, hidden),
@@ -628,5 +628,5 @@ def _guessing_layer(weights: Weights, names: GuessingNames, layer: Callable[[str
         layer=layer(names.layer),
         final_norm=weights.norm(names.final_norm, hidden),
     )
-    weights._slots, weights._num_parameters = slots, counted
+    weights.slots, weights._num_parameters = slots, counted
     return found
