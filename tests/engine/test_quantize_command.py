@@ -75,7 +75,12 @@ PAIRED = {"cohere2", "cohere2_moe", "ernie4_5", "ernie4_5_moe", "glm4", "llama4"
 """Families whose rows of heads are parted when they are loaded."""
 
 
-STACKED = {"gpt_oss": "gate_up_proj", "granite_hybrid": "input_linear", "granite_moe": "input_linear"}
+STACKED = {
+    "gemma4_moe": "gate_up_proj",
+    "gpt_oss": "gate_up_proj",
+    "granite_hybrid": "input_linear",
+    "granite_moe": "input_linear",
+}
 """Families whose experts are stored as one tensor, by its name."""
 
 

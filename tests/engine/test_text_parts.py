@@ -31,6 +31,23 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"sliding_window": 20, "head_dim": 16, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
         {},
     ),
+    "gemma4": (
+        "gemma4",
+        {
+            "sliding_window": 20, "head_dim": 16, "global_head_dim": 24, "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 256, "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_hidden_layers": 4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+        },
+        {},
+    ),
+    "gemma4_unified": (
+        "gemma4_unified",
+        {
+            "sliding_window": 20, "head_dim": 16, "global_head_dim": 24, "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True, "layer_types": ["sliding_attention", "full_attention"],
+        },
+        {},
+    ),
     "mistral3": ("mistral3", {"model_type": "mistral", "head_dim": 24}, {"model_type": "pixtral", "head_dim": 16}),
     "ministral3": (
         "mistral3", {"model_type": "ministral3", "head_dim": 24}, {"model_type": "pixtral", "head_dim": 16}

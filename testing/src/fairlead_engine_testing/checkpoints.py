@@ -18,6 +18,7 @@ from fairlead_common.models.families.experts import (
     GptOssConfig,
     RoutedExpertsConfig,
 )
+from fairlead_common.models.families.gemma4 import Gemma4Config
 from fairlead_common.models.families.hybrids import HybridConfig
 from fairlead_common.models.families.llama4 import Llama4Config
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
@@ -224,6 +225,28 @@ def gemma3_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Gemma3ForCausalLM", "gemma3_text"), **_GELU, **own, **layers, **rope, **changes}
 
 
+def gemma4_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of the text part of a tiny Gemma 4, with changes; the second half of its layers read what the
+    first half stored, and each layer has an input of its own."""
+    own: dict[str, Any] = {"head_dim": 16, "global_head_dim": 24, "sliding_window": 20, "tie_word_embeddings": True}
+    layers = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    readers = {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+    inputs = {"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 256, "final_logit_softcapping": 30.0}
+    fields = {**_fields("Gemma4ForCausalLM", "gemma4_text"), **_GELU, **own, **layers, **readers, **inputs}
+    del fields["rope_theta"]
+    return {**fields, **changes}
+
+
+def gemma4_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of the text part of a tiny Gemma 4 with experts, with changes; of layers that see all keys are
+    values."""
+    experts = {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32}
+    keys = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_key_value_heads": 2}
+    plain = {"num_kv_shared_layers": 0, "use_double_wide_mlp": False, "hidden_size_per_layer_input": 0}
+    layers = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
+    return gemma4_fields(**{**experts, **keys, **plain, **layers, **changes})
+
+
 def gpt_oss_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny gpt-oss, with changes; its gates are clamped often."""
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.5}
@@ -357,6 +380,8 @@ FAMILIES = {
     "falcon_h1": falcon_h1_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
+    "gemma4": gemma4_fields,
+    "gemma4_moe": gemma4_moe_fields,
     "glm4": glm4_fields,
     "glm4_moe": glm4_moe_fields,
     "glm4_moe_lite": glm4_moe_lite_fields,
@@ -403,6 +428,8 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
     dtype = getattr(torch, config.dtype)
     shapes, norm = tensor_shapes(config), 1.0 - config.norm_offset
     tensors = {name: _random(name, shape, generator, norm).to(dtype) for name, shape in shapes}
+    if isinstance(config, Gemma4Config):  # whose scores nothing else divides by the size of heads
+        tensors |= {name: each / len(each) ** 0.5 for name, each in tensors.items() if name.endswith("q_norm.weight")}
     if num_shards == 1:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     else:
@@ -446,6 +473,10 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         gated = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
     expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
+    if isinstance(config, Gemma4Config) and (size := config.layer_input_size):
+        yield "model.embed_tokens_per_layer.weight", (config.layer_input_words, config.num_layers * size)
+        yield "model.per_layer_model_projection.weight", (config.num_layers * size, hidden)
+        yield "model.per_layer_projection_norm.weight", (size,)
     for index in range(config.num_layers + config.num_guessing_layers):
         prefix = f"model.layers.{index}"
         if index >= config.num_layers:
@@ -469,6 +500,9 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _mamba_layer(f"{prefix}.mamba", config)
         elif index in config.recurrent:
             yield from _recurrent_layer(f"{prefix}.linear_attn", config)
+        if isinstance(config, Gemma4Config):
+            yield from _gemma4_layer(prefix, index, config)
+            continue
         if isinstance(config, DeepseekConfig):
             yield from _latent_attention(f"{prefix}.self_attn", config)
             if index in config.indexed:
@@ -580,6 +614,31 @@ def _indexer(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]
     shapes = {"wq_b": (heads * size, config.query_rank), "wk": (size, hidden), "weights_proj": (heads, hidden)}
     yield from _linears(prefix, shapes, False)
     yield from ((f"{prefix}.k_norm.{kind}", (size,)) for kind in ("weight", "bias"))
+
+
+def _gemma4_layer(prefix: str, index: int, config: Gemma4Config) -> Iterator[tuple[str, Shape]]:
+    """What a layer has besides the four normalisations."""
+    hidden, (kv_heads, head_dim) = config.hidden_size, config.kv_of(index)
+    query, kv, size = config.num_heads * head_dim, kv_heads * head_dim, config.layer_input_size
+    qkv = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
+    named = dict(list(qkv.items())[: config.num_projections(index)])
+    attention = f"{prefix}.self_attn"
+    yield from _linears(attention, {**named, "o_proj": (hidden, query)}, config.qkv_bias)
+    yield from ((f"{attention}.{name}.weight", (head_dim,)) for name in ("q_norm", "k_norm")[: len(named)])
+    yield from _linears(f"{prefix}.mlp", _gated(hidden, config.inner_size(index)), False)
+    yield f"{prefix}.layer_scalar", (1,)
+    if size:
+        yield f"{prefix}.per_layer_input_gate.weight", (size, hidden)
+        yield f"{prefix}.per_layer_projection.weight", (hidden, size)
+        yield f"{prefix}.post_per_layer_input_norm.weight", (hidden,)
+    if num := config.num_experts:
+        yield f"{prefix}.router.scale", (hidden,)
+        yield f"{prefix}.router.per_expert_scale", (num,)
+        yield f"{prefix}.router.proj.weight", (num, hidden)
+        yield f"{prefix}.experts.gate_up_proj", (num, 2 * config.expert_size, hidden)
+        yield f"{prefix}.experts.down_proj", (num, hidden, config.expert_size)
+        names = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
+        yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in names)
 
 
 def _deepseek_experts(prefix: str, config: RoutedExpertsConfig) -> Iterator[tuple[str, Shape]]:

@@ -39,11 +39,14 @@ from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
+from fairlead_engine_testing.written_templates import GEMMA
 
 WRITES_CALLS: Mapping[str, str] = {
     "cohere2": "command",
     "deepseek_v3": "deepseek_v3",
     "exaone4": "hermes",
+    "gemma4": "gemma4",
+    "gemma4_moe": "gemma4",
     "glm4_moe": "glm45",
     "glm_moe_dsa": "glm45",
     "gpt_oss": "harmony",
@@ -70,6 +73,8 @@ CALLS: Mapping[str, str] = {
     "<|END_ACTION|>",
     "function_calls": "<function_calls>NAME({% for key, value in call.function.arguments.items() %}{{ key }}="
     "{{ value | tojson }}{{ ', ' if not loop.last }}{% endfor %})</function_calls>",
+    "gemma4": GEMMA + "<|tool_call>call:NAME{% raw %}{{% endraw %}" + _EACH + "{{ key }}:{{ written(value) }}"
+    "{{ ',' if not loop.last }}{% endfor %}{% raw %}}{% endraw %}<tool_call|>",
     "glm45": "<tool_call>NAME\n" + _EACH + "<arg_key>{{ key }}</arg_key>\n<arg_value>" + _VALUE + "</arg_value>\n"
     "{% endfor %}</tool_call>",
     "granite": '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]',

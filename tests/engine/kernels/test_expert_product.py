@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, row_product, weighted_product
-from fairlead_engine.kernels.gates import SILU, Gate
+from fairlead_engine.kernels.gates import GELU, SILU, Gate
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_blocks, rounded_rows
 from fairlead_engine.kernels.routes import ExpertRouting, shares
 from fairlead_engine_testing.devices import on_each_device
@@ -92,7 +92,7 @@ def routes_for(logits, routing, x, weights, device):
     has_offsets=st.booleans(),
     in_any_order=st.booleans(),
     has_bias=st.booleans(),
-    gate=st.sampled_from([SILU, Gate(1.7, 2.0)]),
+    gate=st.sampled_from([SILU, GELU, Gate(1.7, 2.0)]),
     normalised=st.booleans(),
     is_large=st.booleans(),
     seed=st.integers(0, 99),

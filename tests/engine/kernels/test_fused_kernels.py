@@ -117,7 +117,7 @@ def two_caches(num_kv_heads: int, head_dim: int, dtype, kv_dtype, device: str):
         num_layers=2, num_heads=num_kv_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=3, dtype=dtype,
         device=torch.device(device), kv_dtype=kv_dtype,
     )  # fmt: skip
-    caches = layout.caches((4, 3, num_kv_heads, head_dim))
+    caches = layout.caches(lambda each: (4, 3, *each))
     for cache in caches:
         spoil(cache)
     return caches

@@ -267,6 +267,14 @@ def test_windows_may_be_written_as_letters(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "changes", "named"),
     [
+        ("gemma4", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention all"),
+        ("gemma4", {"num_kv_shared_layers": 3}, "num_kv_shared_layers is 3"),
+        ("gemma4", {"num_kv_shared_layers": 9}, "num_kv_shared_layers is 9"),
+        ("gemma4", {"vocab_size_per_layer_input": 255}, "vocab_size_per_layer_input is 255"),
+        ("gemma4", {"global_head_dim": 15}, "global_head_dim is 15"),
+        ("gemma4", {"per_layer_config": {"1": {"head_dim": 24}}}, "per_layer_config"),
+        ("gemma4_moe", {"num_global_key_value_heads": 3}, "num_global_key_value_heads is 3"),
+        ("gemma4_moe", {"top_k_experts": 7}, r"top_k_experts is 7 .* num_experts \(6\)"),
         ("llama4", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config in this family"),
         ("llama4", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types sliding_attention"),
         ("llama4", {"no_rope_layers": [1]}, "no_rope_layers"),

@@ -64,7 +64,15 @@ def test_parameters_and_bytes_are_counted(fields, tmp_path):
     model = load(write_random_checkpoint(tmp_path, fields), torch.bfloat16)
     expected = sum(torch.Size(shape).numel() for _, shape in tensor_shapes(model.config))
     assert model.num_parameters == expected
-    whole = ("e_score_correction_bias", "conv1d.weight", "conv1d.bias", "A_log", "dt_bias", "mamba.D")
+    whole = (
+        "e_score_correction_bias",
+        "conv1d.weight",
+        "conv1d.bias",
+        "A_log",
+        "dt_bias",
+        "mamba.D",
+        "per_expert_scale",
+    )
     whole += ("k_norm.weight", "k_norm.bias") if model.config.indexed else ()
     kept = [shape for name, shape in tensor_shapes(model.config) if name.endswith(whole)]
     assert model.weight_bytes == 2 * expected + 2 * sum(torch.Size(shape).numel() for shape in kept)  # as float32

@@ -156,6 +156,13 @@ class QueryGrowth(NamedTuple):
     """Of the position 0."""
 
 
+class KvShape(NamedTuple):
+    """A layer's keys and values in the cache."""
+
+    num_heads: int
+    head_dim: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
     """Facts of a decoder that any runner needs. Sizes count elements; nothing here depends on the runner."""
@@ -176,6 +183,11 @@ class DecoderShape:
     """Elements of a token's index key, by which `indexed` layers choose the tokens that a query attends to."""
     indexed: frozenset[int] = frozenset()
     """Layers that store an index key beside each key."""
+    kv_shapes: tuple[KvShape, ...] = ()
+    """Keys and values of each layer that stores some, where layers differ; empty = all have `num_kv_heads` of
+    `head_dim`."""
+    cache_layers: tuple[int, ...] = ()
+    """The layer whose keys and values each layer reads; empty = each its own."""
     recurrent: frozenset[int] = frozenset()
     """Layers that keep `state` of a sequence."""
     attending: frozenset[int] | None = None
@@ -202,10 +214,27 @@ class DecoderShape:
 
     @property
     def attending_layers(self) -> tuple[int, ...]:
-        """The same in order."""
+        """The same in order, without those that read what another layer has stored."""
+        if self.cache_layers:
+            return tuple(sorted({*self.cache_layers}))
         if self.attending is not None:
             return tuple(sorted(self.attending))
         return tuple(index for index in range(self.num_layers) if index not in self.recurrent)
+
+    def stored_kv(self, ranks: int = 1) -> tuple[KvShape, ...]:
+        """Keys and values of each layer that stores some, on one of `ranks` ranks, which may share a head."""
+        whole = self.kv_shapes or (KvShape(self.num_kv_heads, self.head_dim),) * self.num_attention_layers
+        return tuple(KvShape(share(each.num_heads, ranks), each.head_dim) for each in whole)
+
+    def kv_source(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads."""
+        return self.cache_layers[layer] if self.cache_layers else layer
+
+    def kv_of(self, layer: int) -> KvShape:
+        """Keys and values that an attending layer reads."""
+        if not self.kv_shapes:
+            return KvShape(self.num_kv_heads, self.head_dim)
+        return self.kv_shapes[self.attending_layers.index(self.kv_source(layer))]
 
     def state_bytes(self, number_bytes: int) -> int:
         """Bytes of a sequence's state in all recurrent layers."""
@@ -266,6 +295,8 @@ class ModelConfig(DecoderShape):
     """Normalisations of the stream in each layer."""
     gates_attention: bool = False
     """Whether each head's output is multiplied with the sigmoid of a projection beside the query's."""
+    are_values_normalised: bool = False
+    """Whether each head of values is normalised, without weights."""
     has_sinks: bool = False
     """Whether each head has a score for attending to nothing."""
 
@@ -288,6 +319,16 @@ class ModelConfig(DecoderShape):
     def rotary_dim(self) -> int:
         """Elements of a head among which positions turn a share."""
         return self.head_dim
+
+    @property
+    def local_rotary_dim(self) -> int:
+        """The same of local layers."""
+        return self.rotary_dim
+
+    @property
+    def stream_size(self) -> int:
+        """Elements of a token between layers: the hidden state, and what later layers add."""
+        return self.hidden_size
 
     @property
     def inner_sizes(self) -> dict[str, int]:

@@ -27,6 +27,8 @@ class RopeKind(StrEnum):
     sines are scaled, too (arXiv 2402.13753)."""
     DYNAMIC = "dynamic"
     """Not at all up to `max_position_embeddings`, the longest context that is served (NTK-aware)."""
+    PROPORTIONAL = "proportional"
+    """All by the same factor, of the first pairs of dimensions; the other pairs are not turned (Gemma 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class RopeConfig:
     """llama3: wavelengths below the original context over this value stay unchanged."""
     share: float = 1.0
     """Share of the elements of a head that are turned, from the first on."""
+    pair_share: float = 1.0
+    """proportional: share of the dimension pairs that are turned."""
     original_max_position_embeddings: int = 0
     """llama3, yarn, longrope: context length of pre-training, in tokens."""
     beta_fast: float = 32.0
@@ -114,6 +118,9 @@ def parse_rope(
         return RopeConfig(theta=theta, kind=kind, share=partial)
     if kind is RopeKind.LONGROPE:
         return _longrope(fields, scaling, theta, partial)
+    if kind is RopeKind.PROPORTIONAL:
+        factor = scaling.positive_number("factor", 1.0)
+        return RopeConfig(theta=theta, kind=kind, factor=factor, pair_share=partial)
     if partial != 1.0:
         raise refuse(f"partial_rotary_factor {partial:g} with {name}", "use a model whose heads are rotated whole")
     if kind is RopeKind.LINEAR:

@@ -11,19 +11,27 @@ from fairlead_common.models.json_fields import JsonFields
 
 _SECTION = "text_config"
 _CHANGES: dict[str, dict[str, Any]] = {
+    "gemma4_unified_text": {
+        "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "enable_moe_block": False,
+    },
     "kimi_k2": {"model_type": "deepseek_v3"},
     "glm4v_text": {"model_type": "glm4"},
     "glm4v_moe_text": {"model_type": "glm4_moe"},
     "qwen2_vl_text": {"model_type": "qwen2"},
     "qwen3_vl_text": {"model_type": "qwen3"},
     "qwen3_vl_moe_text": {"model_type": "qwen3_moe", "norm_topk_prob": True},
-}
+}  # fmt: skip
 """`model_type` of a decoder that has another within such a checkpoint → fields of the same decoder by itself."""
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {
         "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "max_position_embeddings": 131_072,
     },
+    "gemma4_text": {
+        "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+        "num_attention_heads": 8, "max_position_embeddings": 131_072,
+    },
+    "gemma4_unified_text": {"max_position_embeddings": 262_144, "sliding_window": 1024},
     "llama": {
         "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
         "num_attention_heads": 32, "max_position_embeddings": 2048,
@@ -54,6 +62,6 @@ def decoder_fields(fields: JsonFields) -> JsonFields:
     changes = {"model_type": model_type, **_CHANGES.get(model_type, {})}
     for name, family in ARCHITECTURES.items():
         if family.model_type == changes["model_type"]:
-            defaults = _DEFAULTS.get(family.model_type, {})
+            defaults = {**_DEFAULTS.get(family.model_type, {}), **_DEFAULTS.get(model_type, {})}
             return fields.with_section(_SECTION, defaults, {**changes, "architectures": [name]})
     return fields

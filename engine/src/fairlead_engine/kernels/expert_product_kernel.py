@@ -57,12 +57,13 @@ _MOST_INPUTS = {FEW_ROWS: 128, MANY_ROWS: 64}
 _TILE_COLUMNS = 32
 """With a separate scale for each column."""
 
-UNGATED, SIDE_BY_SIDE, BY_TURNS, PLAIN = range(4)
+UNGATED, SIDE_BY_SIDE, BY_TURNS, GELU_BESIDE, PLAIN = range(5)
 _BY_ROW: tl.constexpr = tl.constexpr(BY_ROW)
 _UNGATED: tl.constexpr = tl.constexpr(UNGATED)
 _PLAIN: tl.constexpr = tl.constexpr(PLAIN)
 _SIDE_BY_SIDE: tl.constexpr = tl.constexpr(SIDE_BY_SIDE)
 _BY_TURNS: tl.constexpr = tl.constexpr(BY_TURNS)
+_GELU_BESIDE: tl.constexpr = tl.constexpr(GELU_BESIDE)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])  # type: ignore[untyped-decorator]
@@ -144,7 +145,7 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
     if ROUNDING == _BY_ROW:
         row_scale = scales_of_rows(tl.load(x_largest + x_row, mask=is_pair, other=1.0), LARGEST)
     up_row = row + 1
-    if GATE == _SIDE_BY_SIDE:
+    if GATE != _BY_TURNS:
         up_row = row + num_outputs
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     up = total
@@ -188,6 +189,9 @@ def expert_product_kernel(  # type: ignore[no-untyped-def]
         up = up.to(output.dtype.element_ty).to(tl.float32)
         if GATE == _SIDE_BY_SIDE:
             found = (gate * tl.sigmoid(gate)).to(output.dtype.element_ty).to(tl.float32) * up
+        elif GATE == _GELU_BESIDE:  # as in gates_kernel.py
+            share = tl.maximum(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate), -80.0)
+            found = (gate * tl.sigmoid(share)).to(output.dtype.element_ty).to(tl.float32) * up
         else:
             gate = tl.where(gate > limit, limit, gate)  # what is no number stays none
             up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
@@ -204,7 +208,7 @@ def gated_product(
     x: Tensor, weights: ExpertWeights, routes: Routes, gate: Gate = SILU, added: Tensor | None = None
 ) -> Tensor:
     output = torch.empty((routes.num_pairs, weights.values.shape[1] // 2), dtype=x.dtype, device=x.device)
-    kind = SIDE_BY_SIDE if gate.limit is None else BY_TURNS
+    kind = GELU_BESIDE if gate.is_gelu else SIDE_BY_SIDE if gate.limit is None else BY_TURNS
     _launch(output, x, routes.largest, weights, routes, kind, gate, ExpertRouting(1), added)
     return output
 

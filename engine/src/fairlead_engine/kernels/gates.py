@@ -37,14 +37,18 @@ def clamped_swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:
 
 
 class Gate(NamedTuple):
-    """The gate that a kernel may apply within its product: `silu_mul`, or `clamped_swiglu`."""
+    """The gate that a kernel may apply within its product: `silu_mul`, `gelu_mul` or `clamped_swiglu`."""
 
     alpha: float = 1.0
     limit: float | None = None
     """None = no limit, with gate and up side by side; else they alternate."""
+    is_gelu: bool = False
+    """Without a limit: `gelu_mul`."""
 
     def __call__(self, gate_up: Tensor) -> Tensor:
+        if self.is_gelu:
+            return gelu_mul(gate_up)
         return silu_mul(gate_up) if self.limit is None else clamped_swiglu(gate_up, self.alpha, self.limit)
 
 
-SILU = Gate()
+SILU, GELU = Gate(), Gate(is_gelu=True)

@@ -29,6 +29,8 @@ class ExpertRouting(NamedTuple):
     weights (DeepSeek-V3, arXiv 2412.19437); None = scores are a softmax over all experts."""
     is_softmax: bool = False
     """Whether scores with a bias are a softmax, too (ERNIE 4.5)."""
+    factors: Tensor | None = None
+    """float32 [experts], of their weights, which sum to 1 before; None = 1."""
 
     @property
     def num_counted(self) -> int:
@@ -44,7 +46,8 @@ class ExpertRouting(NamedTuple):
 def route_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
     """A token's experts, from logits [rows, experts]: float32 weights, int64 indices [rows, num_chosen], best first."""
     scores, experts = choose_top_k(logits, routing)
-    return shares(scores, routing), experts
+    weights = shares(scores, routing)
+    return weights if routing.factors is None else weights * routing.factors[experts], experts
 
 
 def choose_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
@@ -65,6 +68,14 @@ def shares(scores: Tensor, routing: ExpertRouting) -> Tensor:
     if routing.normalised:
         scores = scores / (scores.sum(dim=-1, keepdim=True) + routing.least_sum)
     return scores if routing.scale == 1.0 else scores * routing.scale
+
+
+def with_factors(routes: "Routes", routing: ExpertRouting) -> "tuple[Routes, ExpertRouting]":
+    """The same weights, in a form without `factors`."""
+    if routing.factors is None:
+        return routes, routing
+    scores = shares(routes.scores, routing) * routing.factors[routes.experts]
+    return routes._replace(scores=scores), ExpertRouting(routing.num_chosen, normalised=False)
 
 
 def _within_groups(merits: Tensor, routing: ExpertRouting, num_counted: int) -> Tensor:

@@ -25,7 +25,7 @@ WHOLE = slice(None)
 """The whole of a dimension."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Stored dtypes of weights that are not quantised."""
-_DECODER = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
+_DECODER = ("model.embed_tokens", "model.per_layer_", "model.layers.", "model.norm.", "lm_head.")
 """Beginnings of the names of a decoder's tensors."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 """Older checkpoints store the rotary frequencies, which follow from the configuration; quantised checkpoints may have

@@ -40,11 +40,11 @@ class Taps(NamedTuple):
     """[tokens, layers x hidden], filled in: the layers side by side."""
 
     def take(self, layer: int, stream: Tensor) -> None:
-        """Takes the input of a layer, or of the output projection, [tokens, hidden]."""
+        """Takes the input of a layer, or of the output projection, [tokens, hidden], of a stream that may be wider."""
         for place, wanted in enumerate(self.layers):
             if wanted == layer:
-                width = stream.shape[1]
-                self.streams[:, place * width : (place + 1) * width].copy_(stream)
+                width = self.streams.shape[1] // len(self.layers)
+                self.streams[:, place * width : (place + 1) * width].copy_(stream[:, :width])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from fairlead_engine.kernels.gates import SILU, Gate, silu_mul
 from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn
 from fairlead_engine.kernels.recurrence import StateRows
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
-from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k
+from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k, with_factors
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_layers import AdaptedRows
 from fairlead_engine.model.lora.expert_adapters import ExpertAdapters, ExpertSlots
@@ -214,11 +214,11 @@ class GroupedExperts:
         if not len(x):
             return x.new_empty(0, self.routing.num_chosen, x.shape[1])
         rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
-        routes = find_routes(logits, self.routing, x, rounds)
+        routes, routing = with_factors(find_routes(logits, self.routing, x, rounds), self.routing)
         adapters = self.adapters
         slots = None if adapters is None else adapters.slots.of_rows(len(x), each)
         if adapters is None or slots is None:
-            return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, self.routing)
+            return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, routing)
         within = gated_product(x, self.gate_up, routes, self.gate, adapters.before_gate(x, slots, routes))
         outputs = weighted_product(within, self.down, routes, self.routing)
         return outputs.add_(adapters.behind_gate(within, slots, routes, self.routing))
@@ -386,9 +386,9 @@ class DecoderLayer:
         seen, stream = _joined(self.norms.before_attention, update, stream)
         return self.attention.heads(seen), stream
 
-    def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+    def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor | None, Tensor]:
         """The next update, in parts where experts computed it [tokens, parts, hidden], and the stream, each [tokens,
-        hidden], or with fewer rows if fewer were given."""
+        hidden], or with fewer rows if fewer were given; without an update the stream has all."""
         update = _alone(self.norms.after_attention, self.attention.output(attended))
         seen, stream = _joined(self.norms.before_feed_forward, update, stream)
         return self._fed_forward(seen), stream
@@ -405,7 +405,7 @@ class DecoderLayer:
 class ParallelLayer(DecoderLayer):
     """Attention and feed-forward of the same normalised stream, which add to the stream together."""
 
-    def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+    def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor | None, Tensor]:
         seen, _ = _joined(self.norms.before_attention, None, stream)
         return self.attention.output(attended) + self.feed_forward(seen), stream
 

@@ -20,6 +20,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
             return plain
         case RopeKind.LONGROPE:
             return plain / torch.tensor(rope.long_factors if rope.is_long else rope.short_factors)
+        case RopeKind.PROPORTIONAL:
+            is_turned = torch.arange(head_dim // 2) < int(rope.pair_share * head_dim // 2)
+            return torch.where(is_turned, plain, 0.0) / rope.factor
         case RopeKind.LINEAR:
             return plain / rope.factor
         case RopeKind.LLAMA3:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fairlead_common.models.model_config import ModelConfig, QueryNorm
-from fairlead_common.models.rope_config import RopeConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights
@@ -148,20 +147,22 @@ class Weights:
         vision: VisionTower | None = None,
         kind: type[DecoderLayer] = DecoderLayer,
         outer: OuterNames = _OUTER,
+        finished: Callable[[str, DecoderLayer], DecoderLayer] = lambda prefix, layer: layer,
+        embed: Callable[[TokenEmbedding], TokenEmbedding] = lambda embedding: embedding,
     ) -> Decoder:
         """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name. No tensor may be
         left over. `guessing`: the layer that guesses, made where it is wanted; `vision`: the tower for its images;
-        `kind`: of all layers."""
+        `kind`: of all layers. `finished` gives a layer what it has besides, and `embed` the embedding."""
         if guessing is not None and self.guesses:
             guessing.check(self._checkpoint.names())
-        config, words = self._config, self.shard.part(self._config.vocab_size)
-        shape = config.vocab_size, config.hidden_size
-        embedding = self._checkpoint.stacked([f"{outer.embedding}.weight"], shape[:1], shape[1], row_parts=[words])
-        self._count(embedding, config.vocab_size * config.hidden_size)
+        config, words, local = self._config, self.shard.part(self._config.vocab_size), self._config.local_rope
+        tokens = embed(self.table(outer.embedding, config.vocab_size, config.hidden_size, scale=config.embedding_scale))
+        embedding = tokens.weight
 
         def layer(prefix: str) -> DecoderLayer:
             own = (None if name is None else self.norm(f"{prefix}.{name}", config.hidden_size) for name in norms)
-            return kind(norms=LayerNorms(*own), attention=attention(prefix), feed_forward=feed_forward(prefix))
+            made = kind(norms=LayerNorms(*own), attention=attention(prefix), feed_forward=feed_forward(prefix))
+            return finished(prefix, made)
 
         layers = tuple(layer(f"model.layers.{index}") for index in range(config.num_layers))
         final_norm = self.norm(outer.final_norm, config.hidden_size)
@@ -174,11 +175,9 @@ class Weights:
         self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if is_tied else None)
         return Decoder(
             config=config,
-            embedding=TokenEmbedding(
-                embedding, words.start, self.shard, float(torch.tensor(config.embedding_scale, dtype=embedding.dtype))
-            ),
-            rotary=self._rotary(config.rope),
-            local_rotary=None if config.local_rope is None else self._rotary(config.local_rope),
+            embedding=tokens,
+            rotary=RotaryEmbedding(config.rope, config.rotary_dim, self.device),
+            local_rotary=None if local is None else RotaryEmbedding(local, config.local_rotary_dim, self.device),
             layers=layers,
             final_norm=final_norm,
             head=head,
@@ -190,6 +189,13 @@ class Weights:
             classifier=classifier,
             guessing=beside,
         )
+
+    def table(self, name: str, num_tokens: int, size: int, *, scale: float) -> TokenEmbedding:
+        """A vector of `size` elements for each token, of which each rank has some; `scale` is rounded as they are."""
+        words = self.shard.part(num_tokens)
+        weight = self._checkpoint.stacked([f"{name}.weight"], [num_tokens], size, row_parts=[words])
+        self._count(weight, num_tokens * size)
+        return TokenEmbedding(weight, words.start, self.shard, float(torch.tensor(scale, dtype=weight.dtype)))
 
     def _classifier(self) -> Classifier:
         """Replaces the output projection; whole on every rank. Raises ConfigError."""
@@ -335,6 +341,7 @@ class Weights:
         up: str = "up_proj",
         down: str = "down_proj",
         are_sides_swapped: bool = False,
+        activation: Gate = SILU,
     ) -> Experts:
         """The experts below `prefix` and their `router`; `gate`, `up` and `down`: names of an expert's projections.
         `are_sides_swapped`: as in `expert_layer`."""
@@ -345,8 +352,9 @@ class Weights:
         names = [f"{prefix}.experts.{index}" for index in range(num_experts)]
         projections = [ExpertProjections({f"{x}.{gate}": inner, f"{x}.{up}": inner}, f"{x}.{down}") for x in names]
         return self.expert_layer(
-            routes, routing, projections, inner, row_parts=[part, part], are_sides_swapped=are_sides_swapped
-        )
+            routes, routing, projections, inner, row_parts=[part, part], gate=activation,
+            are_sides_swapped=are_sides_swapped,
+        )  # fmt: skip
 
     def expert_layer(
         self,
@@ -581,9 +589,11 @@ class Weights:
             self._watch([name], PlainLinear(weight), True)
         return weight
 
-    def offsets(self, name: str, *shape: int) -> Tensor:
-        """float32 of this shape, unrounded; some files have a dimension of 1 before."""
-        offsets = self._checkpoint.stored(name, shape, (1, *shape)).float().view(shape)
+    def offsets(self, name: str, *shape: int, is_rounded: bool = False) -> Tensor:
+        """float32 of this shape, or with `is_rounded` in the activations' dtype; some files have a dimension of 1
+        before."""
+        dtype = self.dtype if is_rounded else torch.float32
+        offsets = self._checkpoint.stored(name, shape, (1, *shape)).to(dtype).view(shape)
         self._count(offsets, offsets.numel())
         return offsets
 
@@ -603,9 +613,6 @@ class Weights:
         self._count(weight, size)
         kind = CentredNorm if self._config.are_norms_centred else RMSNorm
         return kind(weight, self._config.rms_norm_eps if eps is None else eps)
-
-    def _rotary(self, rope: RopeConfig) -> RotaryEmbedding:
-        return RotaryEmbedding(rope, self._config.rotary_dim, self._checkpoint.device)
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
         """Counts a tensor that is this rank's part of `num_parameters`."""

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_common.models.model_config import KvShape
+from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
 from fairlead_engine.kernels.attention.block_tables import BlockTables
 from fairlead_engine.kernels.attention.chosen_keys import StepChoice
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.recurrent import JointCache
 from fairlead_engine.runner.prepared_batch import prepare
-from fairlead_engine.runner.slot_states import SlotStates, layer_caches
+from fairlead_engine.runner.slot_states import SlotStates
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import plan_prompt
 
@@ -75,8 +77,8 @@ class LayerwiseReading:
         """`texts` int64 [texts, tokens]."""
         config, weight = model.config, model.embedding.weight
         num_tokens = texts.shape[1]
-        num_blocks = -(-num_tokens // _BLOCK_SIZE)
-        layout = CacheLayout(
+        self._num_blocks = num_blocks = -(-num_tokens // _BLOCK_SIZE)
+        self._layout = CacheLayout(
             num_layers=1,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -88,16 +90,16 @@ class LayerwiseReading:
             dtype=weight.dtype,
             device=weight.device,
         )
-        backend = BlockTables()
-        (cache,) = backend.allocate(layout, num_blocks)
+        self._backend = backend = BlockTables()
+        self._caches: dict[tuple[KvShape, int, int], LayerCache] = {}
+        """By shape, and the text and the layer that later layers read it of."""
         plan = plan_prompt(texts[0].numpy(), num_blocks)
         tokens = SlotTokens(1, num_blocks * _BLOCK_SIZE, weight.device)
-        tables = backend.tables(layout, 1, num_blocks)
+        tables = backend.tables(self._layout, 1, num_blocks)
         self._slot = None if config.state is None else SlotStates(config, 1, 0, weight.dtype, weight.device)
         self._step = prepare(plan, backend, tables, tokens, weight.device, states=self._slot).forward
         self._model = model
         self._rotations = model.rotations(self._step.positions)
-        self._caches = layer_caches(config, [cache] * config.num_attention_layers, self._slot)
         self._choices = [StepChoice() for _ in texts]
         """Keys chosen in each text by the layer before."""
         self._states: list[tuple[Tensor | None, Tensor]] = [
@@ -108,25 +110,33 @@ class LayerwiseReading:
         """Runs layer `index`, while its linear layers sum up their inputs. The texts stay at the layer's input."""
         for linear in watched:
             linear.is_watched = True
-        for state, choice in zip(self._states, self._choices, strict=True):
-            self._through(index, state, choice)
+        for text, state in enumerate(self._states):
+            self._through(index, text, state)
         for linear in watched:
             linear.is_watched = False
 
     def go_on(self, index: int) -> None:
         """Moves all texts through layer `index`."""
-        self._states = [
-            self._through(index, state, choice) for state, choice in zip(self._states, self._choices, strict=True)
-        ]
+        self._states = [self._through(index, text, state) for text, state in enumerate(self._states)]
 
-    def _through(self, index: int, state: tuple[Tensor | None, Tensor], choice: StepChoice) -> tuple[Tensor, Tensor]:
-        layer, step = self._model.layers[index], replace(self._step, choice=choice)
+    def _through(self, index: int, text: int, state: tuple[Tensor | None, Tensor]) -> tuple[Tensor | None, Tensor]:
+        layer, step = self._model.layers[index], replace(self._step, choice=self._choices[text])
         heads, stream = layer.before_attention(*state)
-        attended = layer.attention.attend(heads, step, self._rotations, self._cache_of(index))
+        attended = layer.attention.attend(heads, step, self._rotations, self._cache_of(index, text))
         return layer.after_attention(attended, stream)
 
-    def _cache_of(self, index: int) -> Any:
-        """Of a text that begins."""
-        if self._slot is not None and index in self._slot.caches:
-            self._slot.caches[index].cleared()
-        return self._caches[index]
+    def _cache_of(self, index: int, text: int) -> Any:
+        """Of a text that begins, or as the layer that is read has left it; None = the layer keeps nothing."""
+        state = None if self._slot is None else self._slot.caches.get(index)
+        if state is not None:
+            state.cleared()
+        config = self._model.config
+        source = config.kv_source(index)
+        if source not in config.attending_layers:
+            return state
+        is_kept = config.cache_layers.count(source) > 1
+        key = config.kv_of(index), text if is_kept else 0, source if is_kept else -1
+        if key not in self._caches:
+            layout = replace(self._layout, kv_shapes=key[:1])
+            (self._caches[key],) = self._backend.allocate(layout, self._num_blocks)
+        return self._caches[key] if state is None else JointCache(self._caches[key], state)

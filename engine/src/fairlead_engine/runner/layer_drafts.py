@@ -85,6 +85,7 @@ class LayerDrafts:
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
             shared_value_dim=shape.shared_value_dim,
+            kv_shapes=(),
         )
         self.host: HostCache | None = None
         part.tapped_layers = tapped_layers

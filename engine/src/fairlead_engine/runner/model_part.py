@@ -96,6 +96,7 @@ class ModelPart:
             shared_value_dim=self.config.shared_value_dim,
             index_dim=self.config.index_dim,
             indexed=self.config.indexed,
+            kv_shapes=self.config.stored_kv(shard.size) if self.config.kv_shapes else (),
         )
         if isinstance(self.model, ForeignDecoder):
             try_out(self.model, self.backend, self.layout)
@@ -353,10 +354,11 @@ def _tell_of_positions(config: ModelConfig) -> None:
 
 def check_divisible(config: ModelConfig, size: int) -> None:
     """Raises ConfigError, naming the setting, for a model that cannot be divided among `size` ranks."""
-    kv_heads = config.num_kv_heads
+    undivided_heads = [heads for heads, _ in config.stored_kv() if heads % size and size % heads]
     if config.num_heads % size:
         problem = f"does not divide the model's {config.num_heads} attention heads"
-    elif kv_heads % size and size % kv_heads:
+    elif undivided_heads:
+        kv_heads = undivided_heads[0]
         problem = f"neither divides the model's {kv_heads} heads of keys and values nor is a multiple of them"
     elif undivided := {name: inner for name, inner in config.inner_sizes.items() if inner % size}:
         problem = "does not divide the model's " + " and ".join(f"{name}, {inner}" for name, inner in undivided.items())

@@ -188,6 +188,8 @@ class _Rounding:
         """AWQ's scales for a layer whose inputs are another's outputs times something: divides these outputs."""
         name = each.names[0]
         prefix, _, kind = name.rpartition(".")
+        if kind == "o_proj" and self._config.are_values_normalised:  # which would undo the division
+            return
         source = f"{prefix}.{_MAKES_INPUTS.get(kind)}"
         if each.seen is None or source not in weights:
             return

@@ -105,12 +105,12 @@ class SlotStates:
 
 
 def layer_caches(config: DecoderShape, attended: Sequence[LayerCache], states: SlotStates | None) -> list[Any]:
-    """A cache for each layer: of `attended`, which has one for each layer with keys and values, of states, or both;
-    None = the layer keeps nothing."""
+    """A cache for each layer: of `attended`, which has one for each layer that stores keys and values, of states, or both;
+    None = the layer keeps nothing. A layer that reads what another one stores has the other one's."""
     keys = dict(zip(config.attending_layers, attended, strict=True))
     own = {} if states is None else states.caches
     both = {layer: JointCache(keys[layer], own[layer]) for layer in keys.keys() & own.keys()}
-    return [(keys | own | both).get(layer) for layer in range(config.num_layers)]
+    return [(keys | own | both).get(config.kv_source(layer)) for layer in range(config.num_layers)]
 
 
 def _num_single(plan: StepPlan) -> int:

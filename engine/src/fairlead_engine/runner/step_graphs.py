@@ -230,7 +230,7 @@ class _Buffers:
         self.tapped = buffer(most_sequences, num_tapped * model.config.hidden_size)
         """Inputs of the tapped layers, of decodes."""
         self.token_ids = torch.zeros(most_tokens, dtype=torch.int32, device=device)
-        self.stream = buffer(most_tokens, model.config.hidden_size)
+        self.stream = buffer(most_tokens, model.config.stream_size)
         attentions = [layer.attention for layer in model.layers]
         self._heads_shapes = [each.heads_shape for each in attentions]
         """By layer."""

@@ -4,6 +4,7 @@ Weights and cache are laid out as in the engine, to nearly a byte. Work space fo
 step, without kernels and libraries: verdicts that rest on it are called estimates.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -318,10 +319,12 @@ def kv_block_bytes(shape: ModelConfig, choice: EngineChoice, each: int) -> int:
 def _layers_block_bytes(shape: ModelConfig, num_layers: int, choice: EngineChoice, each: int) -> int:
     """Of one block of one rank's cache, for so many of the model's layers."""
     is_float = choice.kv_dtype == KvCacheDtype.AUTO
-    return block_bytes(
-        num_layers, shape.kv_heads_of(choice.ranks), shape.head_dim, choice.block_size,
-        each if is_float else 1, has_scales=not is_float, has_values=shape.shared_value_dim is None,
-        num_indexed=len(shape.indexed), index_dim=shape.index_dim,
+    return sum(
+        block_bytes(
+            num_alike, *kv, choice.block_size, each if is_float else 1, has_scales=not is_float,
+            has_values=shape.shared_value_dim is None, num_indexed=len(shape.indexed), index_dim=shape.index_dim,
+        )
+        for kv, num_alike in Counter(shape.stored_kv(choice.ranks)[:num_layers]).items()
     )  # fmt: skip
 
 
@@ -329,8 +332,9 @@ def _work_space(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, ea
     """The largest step: stream, heads and feed-forward of its tokens, logits of its sequences; a GPU's graphs take as
     much again. Beside it, a recurrent model's states of all sequences."""
     tokens, sequences = choice.num_batched_tokens(device), choice.num_seqs(device)
-    heads = (shape.num_heads // choice.ranks + 2 * shape.kv_heads_of(choice.ranks)) * shape.head_dim
-    of_token = (4 * shape.hidden_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each
+    own = shape.num_heads // choice.ranks
+    heads = max((own + 2 * kv_heads) * head_dim for kv_heads, head_dim in shape.stored_kv(choice.ranks))
+    of_token = (4 * shape.stream_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each
     step = tokens * of_token + sequences * shape.vocab_size * _LOGIT_BYTES
     states = (sequences + 1) * shape.state_bytes(each)
     return states + (2 * step if device is DeviceKind.CUDA else step)

@@ -206,12 +206,12 @@ def _gemma_shape(fields: JsonFields, *, every: int, caps: tuple[float, float]) -
         "norms_per_layer": 4,
         "query_scale": (shape["head_dim"] / scale) ** 0.5,
         "embedding_scale": shape["hidden_size"] ** 0.5,
-        "soft_cap": _soft_cap(fields, "attn_logit_softcapping", caps[0]),
-        "logit_soft_cap": _soft_cap(fields, "final_logit_softcapping", caps[1]),
+        "soft_cap": soft_cap(fields, "attn_logit_softcapping", caps[0]),
+        "logit_soft_cap": soft_cap(fields, "final_logit_softcapping", caps[1]),
     }
 
 
-def _soft_cap(fields: JsonFields, name: str, default: float) -> float:
+def soft_cap(fields: JsonFields, name: str, default: float) -> float:
     """0 where the file says null."""
     if not fields.names(name):
         return default

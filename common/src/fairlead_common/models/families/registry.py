@@ -16,6 +16,7 @@ from fairlead_common.models.families.deepseek import (
     parse_glm_moe_dsa,
 )
 from fairlead_common.models.families.dense import parse_qwen2_5_vl
+from fairlead_common.models.families.gemma4 import parse_gemma4
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.llama4 import parse_llama4
 from fairlead_common.models.json_fields import JsonFields
@@ -49,6 +50,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "FalconH1ForCausalLM": FamilyFields("falcon_h1", hybrids.parse_falcon_h1),
     "Gemma2ForCausalLM": FamilyFields("gemma2", dense.parse_gemma2),
     "Gemma3ForCausalLM": FamilyFields("gemma3_text", dense.parse_gemma3),
+    "Gemma4ForCausalLM": FamilyFields("gemma4_text", parse_gemma4),
     "Glm4ForCausalLM": FamilyFields("glm4", dense.parse_glm4),
     "Glm4MoeForCausalLM": FamilyFields("glm4_moe", experts.parse_glm4_moe),
     "Glm4MoeLiteForCausalLM": FamilyFields("glm4_moe_lite", parse_glm4_moe_lite),

@@ -4,7 +4,10 @@ The runner calls `allocate` and `tables` once and `prepare` once per step, each 
 Requests and scheduling stay outside: a step is rows of tokens, some for each sequence.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -12,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fairlead_common.models.model_config import KvShape
 from fairlead_common.models.weight_formats import block_bytes
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.scoring import Group, Scoring, TreeRows
@@ -48,30 +52,46 @@ class CacheLayout:
     """Elements of a token's index key."""
     indexed: frozenset[int] = frozenset()
     """Layers with an index key beside each key."""
+    kv_shapes: tuple[KvShape, ...] = ()
+    """Of each layer, where layers differ; empty = all have `num_kv_heads` of `head_dim`."""
+
+    @property
+    def of_layers(self) -> tuple[KvShape, ...]:
+        """Keys and values of each layer."""
+        return self.kv_shapes or (KvShape(self.num_kv_heads, self.head_dim),) * self.num_layers
+
+    @property
+    def group(self) -> int:
+        """Query heads, side by side, that have one key head in every layer."""
+        return gcd(*(self.num_heads // each.num_heads for each in self.of_layers))
+
+    @property
+    def longest_head(self) -> int:
+        return max(each.head_dim for each in self.of_layers)
 
     @property
     def bytes_per_block(self) -> int:
         """Keys and values of all layers, with their scales."""
         stored = self.kv_dtype or self.dtype
-        return block_bytes(
-            self.num_layers, self.num_kv_heads, self.head_dim, self.block_size, stored.itemsize,
-            has_scales=stored in LARGEST, has_values=self.shared_value_dim is None,
-            num_indexed=len(self.indexed), index_dim=self.index_dim,
+        return sum(
+            block_bytes(
+                num_alike, *each, self.block_size, stored.itemsize, has_scales=stored in LARGEST,
+                has_values=self.shared_value_dim is None, num_indexed=len(self.indexed), index_dim=self.index_dim,
+            )
+            for each, num_alike in Counter(self.of_layers).items()
         )  # fmt: skip
 
-    def caches(self, shape: tuple[int, ...]) -> "list[LayerCache]":
-        """Memory for keys and values of every layer, each of this shape, head_dim last."""
+    def caches(self, shape: Callable[[KvShape], tuple[int, ...]]) -> "list[LayerCache]":
+        """Memory for keys and values of every layer, each of its shape, head_dim last."""
 
-        def room(shape: tuple[int, ...] = shape) -> StoredHeads:
+        def room(shape: tuple[int, ...]) -> StoredHeads:
             return StoredHeads.room(shape, self.kv_dtype or self.dtype, self.device)
 
-        shared, of_index = self.shared_value_dim, (*shape[:-1], self.index_dim)
-        return [
-            LayerCache(
-                room(), room() if shared is None else None, shared, room(of_index) if layer in self.indexed else None
-            )
-            for layer in range(self.num_layers)
-        ]
+        shared, found = self.shared_value_dim, []
+        for layer, own in enumerate(map(shape, self.of_layers)):
+            index = room((*own[:-1], self.index_dim)) if layer in self.indexed else None
+            found.append(LayerCache(room(own), room(own) if shared is None else None, shared, index))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class BlockCache:
     Any free block is as good as another."""
 
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
-        return layout.caches((num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim))
+        return layout.caches(lambda each: (num_blocks, layout.block_size, *each))
 
     def allocator(self, num_blocks: int) -> LRUBlocks:
         return LRUBlocks(num_blocks)

@@ -107,7 +107,8 @@ class CPUSpans:
     """Each layer's keys and values are slabs [kv_heads, slots, head_dim]; slot = block x block size + offset in it."""
 
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
-        return layout.caches((layout.num_kv_heads, num_blocks * layout.block_size, layout.head_dim))
+        num_tokens = num_blocks * layout.block_size
+        return layout.caches(lambda each: (each.num_heads, num_tokens, each.head_dim))
 
     def allocator(self, num_blocks: int) -> ConsecutiveBlocks:
         return ConsecutiveBlocks(num_blocks)

@@ -35,7 +35,9 @@ class TileShape(NamedTuple):
 # registers, read 16 bytes at a time and overlap loads with products (tests/engine/kernels/test_paged_attention.py).
 DECODE_TILE, CHUNK_TILE = TileShape(None, 1, 64, 4, 3), TileShape(None, 128, 64, 8, 2)
 LATENT_DECODE_TILE, LATENT_CHUNK_TILE = TileShape(16, 1, 32, 8, 2), TileShape(16, 32, 32, 8, 2)
-"""For values that are a part of keys: one long key may serve all query heads."""
+"""For values that are a part of keys: one long key may serve all query heads; and for long heads."""
+_LONGEST_IN_REGISTERS = 256
+"""Most elements of a head for the tiles of usual heads."""
 _PROGRAMS_PER_MULTIPROCESSOR = 3
 """Of decodes: as many as its shared memory has room for with 16 bits, its registers with 8."""
 _SPLIT_TOKENS = 256
@@ -135,7 +137,7 @@ class TritonPaged(BlockCache):
         num_queries = np.diff(query_starts)
         is_decode = num_queries[0] == 1
         shape = _tile_shape(layout, is_decode=bool(is_decode))
-        tile_heads = _side_by_side(layout.num_heads // layout.num_kv_heads, shape.most_heads)
+        tile_heads = _side_by_side(layout.group, shape.most_heads)
         tile_rows = max(16, 1 << (max(tile_heads, shape.least_rows) - 1).bit_length())
         if is_decode:
             owners, within = np.arange(len(num_queries)), 0
@@ -145,7 +147,7 @@ class TritonPaged(BlockCache):
             within = np.arange(len(owners)) - np.repeat(tiles_of.cumsum() - tiles_of, tiles_of)
         num_rows = int(num_queries.sum())
         num_splits = -(-self._num_programs // (len(owners) * layout.num_heads // tile_heads))
-        of_row = layout.num_heads * (layout.shared_value_dim or layout.head_dim)
+        of_row = layout.num_heads * (layout.shared_value_dim or layout.longest_head)
         longest = min(_MAX_SPLITS, _MAX_PARTS // (num_rows * of_row), int(context_lens.max()) // _SPLIT_TOKENS)
         grid = Grid(
             first_tile=sum(each.num_tiles for each in before),
@@ -164,7 +166,7 @@ class TritonPaged(BlockCache):
 
 
 def _tile_shape(layout: CacheLayout, *, is_decode: bool) -> TileShape:
-    if layout.shared_value_dim is None:
+    if layout.shared_value_dim is None and layout.longest_head <= _LONGEST_IN_REGISTERS:
         return DECODE_TILE if is_decode else CHUNK_TILE
     return LATENT_DECODE_TILE if is_decode else LATENT_CHUNK_TILE
 

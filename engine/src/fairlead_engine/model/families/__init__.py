@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families import deepseek, dense, experts, hybrids, llama4, qwen2_5_vl, recurrent
+from fairlead_engine.model.families import deepseek, dense, experts, gemma4, hybrids, llama4, qwen2_5_vl, recurrent
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
@@ -23,6 +23,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "FalconH1ForCausalLM": hybrids.build_falcon_h1,
     "Gemma2ForCausalLM": dense.build_gemma,
     "Gemma3ForCausalLM": dense.build_gemma,
+    "Gemma4ForCausalLM": gemma4.build,
     "Glm4ForCausalLM": dense.build_glm4,
     "Glm4MoeForCausalLM": deepseek.build_glm4_moe,
     "Glm4MoeLiteForCausalLM": deepseek.build,
