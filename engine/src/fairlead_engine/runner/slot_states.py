@@ -105,8 +105,8 @@ class SlotStates:
 
 
 def layer_caches(config: DecoderShape, attended: Sequence[LayerCache], states: SlotStates | None) -> list[Any]:
-    """A cache for each layer: of `attended`, which has one for each layer that stores keys and values, of states, or both;
-    None = the layer keeps nothing. A layer that reads what another one stores has the other one's."""
+    """A cache for each layer: of `attended`, which has one for each layer that stores keys and values, of states, or
+    both; None = the layer keeps nothing. A layer that reads what another one stores has the other one's."""
     keys = dict(zip(config.attending_layers, attended, strict=True))
     own = {} if states is None else states.caches
     both = {layer: JointCache(keys[layer], own[layer]) for layer in keys.keys() & own.keys()}
