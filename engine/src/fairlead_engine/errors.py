@@ -8,6 +8,7 @@ from fairlead_common.models.load_errors import EngineError as EngineError
 from fairlead_common.models.load_errors import ModelLoadError as ModelLoadError
 from fairlead_common.models.load_errors import ModelLoadReason as ModelLoadReason
 from fairlead_common.models.load_errors import StartError as StartError
+from fairlead_common.models.load_errors import onnx_problem as onnx_problem
 
 _MAX_FIELD_LENGTH = 200
 _MAX_MESSAGE_LENGTH = 1000

@@ -42,6 +42,16 @@ def test_what_serving_needs(listed: list[str], left_out: list[str]) -> None:
         (["config.json", "tf_model.h5"], DownloadFailure.SOURCE_NOT_FOUND, "holds no weights"),
         (["adapter_config.json", "adapter_model.bin"], DownloadFailure.SOURCE_NOT_FOUND, "is an adapter and no model"),
         (["model.safetensors"], DownloadFailure.SOURCE_NOT_FOUND, "no config.json"),
+        (
+            ["config.json", "onnx/model.onnx", "onnx/model_q4.onnx_data"],
+            DownloadFailure.SOURCE_NOT_SUPPORTED,
+            "has weights as ONNX alone (onnx/model.onnx)",
+        ),
+        (
+            ["genai_config.json", "model.onnx", "model.onnx.data"],
+            DownloadFailure.SOURCE_NOT_SUPPORTED,
+            "name the checkpoint that it was exported from",
+        ),
         (["a-q4.gguf", "a-q8.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "a-q4.gguf, a-q8.gguf"),
         (["big-00001-of-00002.gguf", "big-00002-of-00002.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "in 2 parts"),
         (["config.json", "model.safetensors", "../x"], DownloadFailure.SOURCE_NOT_SUPPORTED, "no path below a folder"),

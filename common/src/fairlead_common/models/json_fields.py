@@ -224,8 +224,10 @@ def _is_positive(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value as text; Python refuses to write integers of many thousand digits."""
+    """The beginning of a value as text; Python refuses to write integers of many thousand digits, and what is deep."""
     try:
         return repr(value)[:_MOST_SHOWN]
     except ValueError:
         return "a number of thousands of digits"
+    except RecursionError:
+        return "lists and objects deep within one another"

@@ -2,8 +2,11 @@
 `fairlead check` meets as well. Imports nothing of ours.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
+
+ONNX_SUFFIX = ".onnx"
 
 
 class EngineError(Exception):
@@ -67,4 +70,17 @@ def refuse(what: str, remedy: str) -> ModelLoadError:
     """The error for an option that changes the computation and has no layer, to be raised by the caller."""
     return ModelLoadError(
         ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json asks for {what}, which this engine lacks; {remedy}"
+    )
+
+
+def onnx_problem(files: Iterable[str]) -> str:
+    """What is wrong with a model of which there are `files`, some of them ONNX, and no weights besides; empty = none
+    of them is."""
+    found = sorted(file for file in files if file.endswith(ONNX_SUFFIX))
+    if not found:
+        return ""
+    named = ", ".join(found[:3]) + (" and others" if len(found) > 3 else "")
+    return (
+        f"has weights as ONNX alone ({named}), a graph with a cache of its own, which is not read: name the checkpoint "
+        "that it was exported from, with safetensors, or a GGUF file of the model"
     )

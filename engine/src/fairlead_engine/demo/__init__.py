@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason, onnx_problem
 
 SCHEME = "demo://"
 
@@ -11,6 +11,11 @@ SCHEME = "demo://"
 def known_demos() -> list[str]:
     """Names of the bundled models."""
     return sorted(folder.parent.name for folder in Path(__file__).parent.glob("*/config.json"))
+
+
+def files_below(folder: Path) -> list[str]:
+    """Names in a folder and in its `onnx`, where exporters put graphs."""
+    return [path.relative_to(folder).as_posix() for place in ("*", "onnx/*") for path in folder.glob(place)]
 
 
 def resolve_model(source: str) -> Path:
@@ -42,6 +47,8 @@ def resolve_model(source: str) -> Path:
         if len(files) == 1:
             return files[0]
         problem = "has no config.json" if folder.is_dir() else "does not exist or is not a folder"
+        if onnx := onnx_problem([folder.name] if folder.is_file() else files_below(folder)):
+            raise ModelLoadError(ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"{folder} {onnx}")
         if files:
             problem = f"has {len(files)} {GGUF_SUFFIX} files, of which one is to be named"
     except (OSError, RuntimeError) as error:  # not for this user, too long a name, nobody's home

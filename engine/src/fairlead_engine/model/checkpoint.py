@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fairlead_common.models.weight_formats import decoder_name
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.demo import files_below
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason, onnx_problem
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -274,6 +275,8 @@ def reordered(rows: Tensor, order: Tensor) -> Tensor:
 
 def _open_safetensors(path: Path) -> Any:
     if not path.is_file():
+        if problem := onnx_problem(files_below(path.parent)):
+            raise ModelLoadError(ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"{path.parent} {problem}")
         raise ModelLoadError(
             ModelLoadReason.CHECKPOINT_INVALID,
             f"{path} does not exist. The engine reads weights from {SINGLE_FILE}, or from the files that {INDEX_FILE} "
@@ -306,7 +309,7 @@ def _read_index(path: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         named = all(isinstance(file, str) and Path(file).name == file for file in weight_map.values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             ModelLoadReason.CHECKPOINT_INVALID, f"{path} has no usable weight_map ({error!r}); fetch it again"
         ) from error

@@ -60,6 +60,6 @@ def _ids(path: Path) -> dict[str, int]:
         words = read["model"]["vocab"]
         found = dict(words) if isinstance(words, dict) else {word[0]: index for index, word in enumerate(words)}
         found.update((added["content"], added["id"]) for added in read.get("added_tokens") or [])
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise ConfigError("speculative_model", f"cannot be compared: {path} is no tokenizer ({error!r})") from error
     return found

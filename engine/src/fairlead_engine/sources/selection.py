@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from enum import StrEnum
 from pathlib import PurePosixPath
 
+from fairlead_engine.errors import onnx_problem
 from fairlead_engine.sources.remote import RemoteFile, not_found, unsupported
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -74,6 +75,8 @@ def needed(
     weights = _safetensors(by_path)
     for suffix in OTHER_WEIGHTS:
         weights = weights or _others(by_path, suffix, what)
+    if not weights and (problem := onnx_problem(by_path)):
+        raise unsupported(f"{what} {problem}")
     if not weights:
         raise not_found(f"{what} holds no weights: a model has *.safetensors, *.bin or *.gguf beside its config.json")
     if (suffix := PurePosixPath(weights[-1]).suffix) not in suffixes:

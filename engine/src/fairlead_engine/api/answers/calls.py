@@ -272,7 +272,7 @@ def _unpacked(text: str) -> str:
     """Some models write the arguments as a string holding the JSON; null and an empty string mean no arguments."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of thousands of brackets
         return text
     if value is None:
         return NO_ARGUMENTS
