@@ -144,6 +144,28 @@ def _mxfp4(blocks: Tensor) -> Decoded:
     return Decoded(doubled[_nibbles(blocks[:, 1:]).int()], torch.ldexp(halves, blocks[:, :1].int() - 127), None)
 
 
+_UNEVEN = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""The numbers of IQ4_NL and IQ4_XS, denser around 0."""
+
+
+def _uneven(codes: Tensor) -> Tensor:
+    return torch.tensor(_UNEVEN, dtype=torch.int8)[codes.int()]
+
+
+def _iq4_nl(blocks: Tensor) -> Decoded:
+    return Decoded(_uneven(_nibbles(blocks[:, 2:])), _half(blocks, 0), None)
+
+
+def _iq4_xs(blocks: Tensor) -> Decoded:
+    """Eight scales of six bits: four bits of two to a byte, and two bits of four to a byte."""
+    low = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), dim=-1).flatten(1)
+    high = (blocks[:, 2:4].unsqueeze(-1) >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).flatten(1) & 3
+    scales = _signed(low | (high << 4), 32)
+    parts = blocks[:, 8:].reshape(len(blocks), 8, 16)
+    codes = torch.cat((parts & 15, parts >> 4), dim=-1).flatten(1)
+    return Decoded(_uneven(codes), _half(blocks, 0) * scales.float(), None)
+
+
 BLOCKS = {
     2: BlockType("Q4_0", SIZES[2], _q4_0, num_bits=4),
     3: BlockType("Q4_1", SIZES[3], _q4_1, num_bits=4),
@@ -155,12 +177,14 @@ BLOCKS = {
     12: BlockType("Q4_K", SIZES[12], _q4_k, num_bits=4),
     13: BlockType("Q5_K", SIZES[13], _q5_k),
     14: BlockType("Q6_K", SIZES[14], _q6_k, group_size=16),
+    20: BlockType("IQ4_NL", SIZES[20], _iq4_nl),
+    23: BlockType("IQ4_XS", SIZES[23], _iq4_xs),
     39: BlockType("MXFP4", SIZES[39], _mxfp4),
 }
 """By ggml's number."""
 OTHERS = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
-    22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
 """Types that are not read, for messages."""
