@@ -271,6 +271,25 @@ def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, blo
     check_rounded(reference, meant, outputs, "fp8", block and block[1])
 
 
+@pytest.mark.parametrize("block", [(32, 16), (128, 128)])
+def test_an_indexer_in_8_bits_is_the_one_that_is_meant(block, reference, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", FAMILIES["deepseek_v32"]())
+    stored = write_finegrained_fp8(folder, tmp_path / "stored", block)
+    meant = dequantized_blocks(stored, tmp_path / "meant", block)
+    ours, floats = (
+        load_model(each, read_config(each), torch.float32, torch.device("cpu")).layers[1].attention.indexer
+        for each in (stored, meant)
+    )
+    x = torch.randn(9, 64, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(ours.weigh(x), floats.weigh(x))
+    for name, narrow in (("key", x), ("query", x[:, :32])):
+        found, wanted = getattr(ours, name)(narrow), getattr(floats, name)(narrow)
+        assert 0 < float((found - wanted).norm() / wanted.norm()) < 0.06, "only inputs are rounded anew"
+    for prompt, output in zip(PROMPTS, serve(meant, PROMPTS), strict=True):
+        reference.check_greedy(meant, prompt, output)
+    assert all(len(output) == NUM_NEW for output in serve(stored, PROMPTS))
+
+
 @pytest.mark.parametrize("by_output", [False, True])
 def test_scales_of_a_weight_are_read_beside_measured_ones_of_activations(by_output: bool, tmp_path: Path) -> None:
     """As AutoFP8 and FBGEMM store them; each token's own scales are taken, so that the measured ones change nothing."""

@@ -138,7 +138,7 @@ def write_compressed_tensors(folder: Path, target: Path, name: str) -> Path:
 
 
 def write_finegrained_fp8(folder: Path, target: Path, block: tuple[int, int] | None) -> Path:
-    """As Hugging Face's `quant_method: fp8`, with a scale for each block, or for a whole weight."""
+    """As Hugging Face's `quant_method: fp8`, with a scale for each block, or for a whole weight; of indexers, too."""
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": block and list(block)}
 
     def stored(key: str, weight: Tensor) -> dict[str, Tensor]:
@@ -153,7 +153,10 @@ def write_finegrained_fp8(folder: Path, target: Path, block: tuple[int, int] | N
         shape = (-(-weight.shape[0] // rows), -(-weight.shape[1] // columns)) if block else ()
         return {key: values, f"{key}_scale_inv": torch.stack(scales).view(shape)}
 
-    return _rewrite(folder, target, config, stored)
+    indexers = (".indexer.wq_b.weight", ".indexer.wk.weight")
+    return _rewrite(
+        folder, target, config, stored, [key for key in load_file(folder / WEIGHTS) if key.endswith(indexers)]
+    )
 
 
 def write_gptq(

@@ -16,6 +16,7 @@ from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
     deepseek_v3_fields,
+    deepseek_v32_fields,
     llama_fields,
     mixtral_fields,
     tensor_shapes,
@@ -120,15 +121,16 @@ def test_a_tensor_that_is_no_part_of_the_model_is_named(edit, reason, parts, fol
     assert [part for part in parts if part not in error.message] == []
 
 
-def test_a_layer_for_multi_token_prediction_is_left_out_where_the_config_tells_of_it(tmp_path):
-    folder = write_random_checkpoint(tmp_path, deepseek_v3_fields(num_nextn_predict_layers=1))
+@pytest.mark.parametrize("fields", [deepseek_v3_fields, deepseek_v32_fields])
+def test_a_layer_for_multi_token_prediction_is_left_out_where_the_config_tells_of_it(fields, tmp_path):
+    folder = write_random_checkpoint(tmp_path, fields(num_nextn_predict_layers=1))
     alone = load(folder).num_parameters
     tensors = load_file(folder / "model.safetensors")
     tensors |= {name.replace(".1.", ".2.", 1): each for name, each in tensors.items() if ".layers.1." in name}
     tensors["model.layers.2.eh_proj.weight"] = torch.ones(64, 128)
     save_file({name: each.clone() for name, each in tensors.items()}, folder / "model.safetensors")
     assert load(folder).num_parameters == alone
-    (folder / "config.json").write_text(json.dumps(deepseek_v3_fields()))
+    (folder / "config.json").write_text(json.dumps(fields()))
     assert "model.layers.2." in refusal(folder).message
 
 

@@ -31,10 +31,12 @@ from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import (
     deepseek_v2_fields,
     deepseek_v3_fields,
+    deepseek_v32_fields,
     gemma2_fields,
     gemma3_fields,
     gemma4_fields,
     gemma4_moe_fields,
+    glm_moe_dsa_fields,
     gpt_oss_fields,
     llama4_fields,
     llama_fields,
@@ -72,6 +74,8 @@ FAMILIES = {
     "qwen3_moe": qwen3_moe_fields(),
     "deepseek_v2": deepseek_v2_fields(),
     "deepseek_v3": deepseek_v3_fields(attention_bias=True),
+    "deepseek_v32": deepseek_v32_fields(index_n_heads=5),
+    "glm_moe_dsa": glm_moe_dsa_fields(),
 }
 QUICK = ("llama", "gpt_oss")
 """Families between which what is divided differs most; each starts processes that import torch."""

@@ -19,6 +19,7 @@ from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import (
     deepseek_v3_fields,
+    deepseek_v32_fields,
     gemma3_fields,
     gpt_oss_fields,
     llama4_fields,
@@ -165,6 +166,7 @@ def test_any_tree_in_any_cache_changes_no_token(
 FAMILIES = {
     "gemma3": gemma3_fields(vocab_size=VOCAB_SIZE),
     "deepseek": deepseek_v3_fields(vocab_size=VOCAB_SIZE),
+    "indexer": deepseek_v32_fields(vocab_size=VOCAB_SIZE, index_topk=9),
     "gpt_oss": gpt_oss_fields(vocab_size=VOCAB_SIZE),
     "llama4": llama4_fields(vocab_size=VOCAB_SIZE, attention_chunk_size=7),
 }
