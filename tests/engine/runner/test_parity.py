@@ -503,6 +503,40 @@ def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, b
     check(reference, folder, (1, 7, 16, 33, 90), attention_backend=backend)
 
 
+SMALLEST = {"index_n_heads": 1, "index_topk": 1, "qk_rope_head_dim": 2, "index_head_dim": 2, "kv_lora_rank": 1}
+FEW_INDEX_HEADS = {
+    "smallest": deepseek_v32_fields(**SMALLEST, num_attention_heads=1, num_key_value_heads=1, v_head_dim=1),
+    "one-head": deepseek_v32_fields(index_n_heads=1, index_topk=5, index_head_dim=9, rope_scaling=None),
+    "shared": glm_moe_dsa_fields(
+        index_n_heads=1, index_topk=3, num_hidden_layers=5, indexer_types=None, index_topk_pattern="FSSFS"
+    ),
+    "two-heads": glm_moe_dsa_fields(index_n_heads=2, index_topk=2, rope_scaling={"type": "linear", "factor": 3.0}),
+}
+
+
+@pytest.mark.parametrize("block_size", [1, 4])
+@pytest.mark.parametrize("name", FEW_INDEX_HEADS)
+def test_of_equal_scores_the_earlier_tokens_are_chosen(name, block_size, tmp_path, reference, monkeypatch):
+    """Products below 0 count as 0, which most scores of a single head then are."""
+    from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer
+    from transformers.models.glm_moe_dsa.modeling_glm_moe_dsa import GlmMoeDsaIndexer
+
+    def in_order(scores: torch.Tensor, num: int, dim: int) -> Any:
+        return torch.return_types.topk(each[..., :num] for each in scores.sort(dim=dim, descending=True, stable=True))
+
+    for kind in (DeepseekV32Indexer, GlmMoeDsaIndexer):
+
+        def forward(*args: Any, compute: Any = kind.forward, **kwargs: Any) -> Any:
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.Tensor, "topk", in_order)
+                return compute(*args, **kwargs)
+
+        monkeypatch.setattr(kind, "forward", forward)
+    folder = write_random_checkpoint(tmp_path / name, FEW_INDEX_HEADS[name])
+    for each in ("cpu_spans", "block_tables"):
+        check(reference, folder, (1, 7, 33), attention_backend=each, block_size=block_size)
+
+
 @pytest.mark.parametrize("share", [1.0, 0.75])
 def test_positions_are_stretched_for_the_longest_context_that_is_served(share, tmp_path, reference):
     """transformers, which sees whole sequences, looks at the length of each."""

@@ -188,6 +188,8 @@ class DecoderShape:
     `head_dim`."""
     cache_layers: tuple[int, ...] = ()
     """The layer whose keys and values each layer reads; empty = each its own."""
+    num_chosen: int = 0
+    """Most tokens that a query attends to where layers choose them; 0 = all earlier tokens."""
     recurrent: frozenset[int] = frozenset()
     """Layers that keep `state` of a sequence."""
     attending: frozenset[int] | None = None

@@ -37,6 +37,8 @@ _LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
 """An engine's process without a model: Python and torch; on a GPU the context and cuBLAS."""
 _LOGIT_BYTES = 20
 """Per word while a token is drawn: the computed logit, in float32, and sorting."""
+_CHOSEN_BYTES = 9
+"""Per key that an indexer chooses for a token: its slot, and whether it is one."""
 _ADAPTERS_GIVEN = frozenset({"lora-modules", "adapter-folder"})
 _MOST_DIGITS = 9
 """Of an argument that counts something."""
@@ -335,6 +337,7 @@ def _work_space(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, ea
     own = shape.num_heads // choice.ranks
     heads = max((own + 2 * kv_heads) * head_dim for kv_heads, head_dim in shape.stored_kv(choice.ranks))
     of_token = (4 * shape.stream_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each
+    of_token += _CHOSEN_BYTES * shape.num_chosen
     step = tokens * of_token + sequences * shape.vocab_size * _LOGIT_BYTES
     states = (sequences + 1) * shape.state_bytes(each)
     return states + (2 * step if device is DeviceKind.CUDA else step)

@@ -28,8 +28,6 @@ class DeepseekConfig(RoutedExpertsConfig):
     is_interleaved: bool
     num_index_heads: int = 0
     """Heads of the indexer's queries."""
-    num_chosen: int = 0
-    """Most tokens that a query attends to where layers choose them; 0 = all earlier ones."""
     is_index_interleaved: bool = False
     """Whether neighbours are turned together in index keys."""
 
