@@ -534,7 +534,8 @@ def test_of_equal_scores_the_earlier_tokens_are_chosen(name, block_size, tmp_pat
         monkeypatch.setattr(kind, "forward", forward)
     folder = write_random_checkpoint(tmp_path / name, FEW_INDEX_HEADS[name])
     for each in ("cpu_spans", "block_tables"):
-        check(reference, folder, (1, 7, 33), attention_backend=each, block_size=block_size)
+        engine = check(reference, folder, (1, 7, 33), attention_backend=each, block_size=block_size)
+        assert "chooses keys" in engine.runner._part.model.why_not_captured
 
 
 @pytest.mark.parametrize("share", [1.0, 0.75])
