@@ -294,7 +294,7 @@ _RECURRENT = {
 def qwen3_next_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Qwen3-Next, with changes."""
     experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    own = {"shared_expert_intermediate_size": 64, "partial_rotary_factor": 0.25}
+    own = {"shared_expert_intermediate_size": 64, "partial_rotary_factor": 0.25, "num_nextn_predict_layers": 0}
     return {**_fields("Qwen3NextForCausalLM", "qwen3_next"), **_RECURRENT, **experts, **own, **changes}
 
 
@@ -439,10 +439,13 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
 
 def write_guessing_checkpoint(model: Path) -> Path | None:
     """Writes, beside a model's folder, one of the same configuration with a layer for multi-token prediction. None =
-    the family reads none."""
+    the family reads none, or keeps states."""
     fields = json.loads((model / "config.json").read_text(encoding="utf-8")) | {"num_nextn_predict_layers": 1}
     family = ARCHITECTURES.get(fields["architectures"][0])
-    if family is None or not family.parse(JsonFields(model / "config.json", fields)).num_guessing_layers:
+    if family is None:
+        return None
+    config = family.parse(JsonFields(model / "config.json", fields))
+    if not config.num_guessing_layers or config.recurrent:
         return None
     return write_random_checkpoint(model.with_name("guessing"), fields)
 
@@ -481,6 +484,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         prefix = f"model.layers.{index}"
         if index >= config.num_layers:
             yield from _around_guessing_layer(prefix, config)
+            prefix = prefix if config.state is None else "mtp.layers.0"
         norms = ["input_layernorm", "post_attention_layernorm"]
         if family.startswith(("Olmo2", "Olmo3", "Exaone")):
             norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
@@ -547,8 +551,13 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
 
 
 def _around_guessing_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]]:
-    """What a layer for multi-token prediction has beside a decoder layer: also the model's embedding and output."""
+    """What a layer for multi-token prediction has beside a decoder layer: also copies of the model's, if not Qwen's."""
     hidden = config.hidden_size
+    if config.state is not None:
+        norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+        yield from ((f"mtp.{name}.weight", (hidden,)) for name in norms)
+        yield "mtp.fc.weight", (hidden, 2 * hidden)
+        return
     yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in ("enorm", "hnorm", "shared_head.norm"))
     yield f"{prefix}.eh_proj.weight", (hidden, 2 * hidden)
     for name in ("embed_tokens", "shared_head.head"):

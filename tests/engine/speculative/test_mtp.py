@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -25,6 +25,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.runner import model_part
 from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
@@ -37,6 +38,9 @@ from fairlead_engine_testing.checkpoints import (
     glm4_moe_fields,
     glm4_moe_lite_fields,
     llama_fields,
+    qwen3_5_fields,
+    qwen3_5_moe_fields,
+    qwen3_next_fields,
     write_random_checkpoint,
 )
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
@@ -52,6 +56,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4_moe_lite": glm4_moe_lite_fields(**COMMON, num_attention_heads=3, num_key_value_heads=3),
 }
 OWN = f"model.layers.{LAYERS}"
+
+
+class Names(NamedTuple):
+    """Of what is around the decoder layer."""
+
+    join: str
+    embedding_norm: str
+    hidden_norm: str
+    final_norm: str
+
+
+NAMES = Names(*(f"{OWN}.{name}" for name in ("eh_proj", "enorm", "hnorm", "shared_head.norm")))
+QWEN_NAMES = Names("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
 SAMPLINGS: list[dict[str, Any]] = [
     {"ignore_eos": True, "logit_bias": {7: 2.5, 32: 2.0}}, {"ignore_eos": True}, {"temperature": 1.0, "seed": 5},
     {"repetition_penalty": 1.3, "logit_bias": {9: 4.0}}, {"logit_bias": {7: 99.0}, "ignore_eos": True},
@@ -75,13 +92,20 @@ class Reference:
             return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().model
 
         fields = json.loads((folder / "config.json").read_text())
-        beside.mkdir()
-        (beside / "config.json").write_text(json.dumps(fields | {"num_hidden_layers": LAYERS + 1}))
-        (beside / "model.safetensors").symlink_to(folder / "model.safetensors")
-        self.model, longer = read(folder), read(beside)
-        self.layer, self.rotary = longer.layers[LAYERS], longer.rotary_emb
+        num_layers, kinds = fields["num_hidden_layers"], fields.get("layer_types")
+        more = {"num_hidden_layers": num_layers + 1}
+        if kinds:
+            more["layer_types"] = [*kinds, "full_attention"]
         self.tensors = load_file(folder / "model.safetensors")
+        own = {name.replace("mtp.layers.0.", f"model.layers.{num_layers}."): x for name, x in self.tensors.items()}
+        beside.mkdir()
+        (beside / "config.json").write_text(json.dumps(fields | more))
+        save_file(own, beside / "model.safetensors", metadata={"format": "pt"})
+        self.model, longer = read(folder), read(beside)
+        self.layer, self.rotary = longer.layers[num_layers], longer.rotary_emb
         self.eps = fields["rms_norm_eps"]
+        self.names = QWEN_NAMES if kinds else NAMES
+        self.offset = 1.0 if kinds else 0.0
 
     @torch.no_grad()
     def drafts(self, tokens: list[int], num: int, bias: dict[int, float], behind: dict[int, int]) -> list[int]:
@@ -100,19 +124,19 @@ class Reference:
         return found
 
     def guess(self, seen: Tensor, hidden: Tensor) -> Tensor:
-        embedded = self.norm("enorm", embedding(seen, self.tensors["model.embed_tokens.weight"]))
-        both = torch.cat((embedded, self.norm("hnorm", hidden)), dim=-1)
-        stream = linear(both, self.tensors[f"{OWN}.eh_proj.weight"])[None]
+        embedded = self.norm(self.names.embedding_norm, embedding(seen, self.tensors["model.embed_tokens.weight"]))
+        both = torch.cat((embedded, self.norm(self.names.hidden_norm, hidden)), dim=-1)
+        stream = linear(both, self.tensors[f"{self.names.join}.weight"])[None]
         places = torch.arange(len(seen))[None]
         mask = torch.full((1, 1, len(seen), len(seen)), float("-inf")).triu(1)
         found = self.layer(
             stream, attention_mask=mask, position_ids=places, position_embeddings=self.rotary(stream, places)
         )
-        return self.norm("shared_head.norm", (found[0] if isinstance(found, tuple) else found)[0])
+        return self.norm(self.names.final_norm, (found[0] if isinstance(found, tuple) else found)[0])
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         scaled = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        return scaled * self.tensors[f"{OWN}.{name}.weight"]
+        return scaled * (self.offset + self.tensors[f"{name}.weight"])
 
 
 def config_of(folder: Path, *, guesses: bool = True, **settings: Any) -> EngineConfig:
@@ -179,6 +203,41 @@ def test_guesses_are_the_references_where_steps_are_captured(tmp_path: Path, mon
     folder = write_random_checkpoint(tmp_path / "model", fields)
     held_to_the_reference(folder, tmp_path, biased_requests()[:4], attention_backend="block_tables")
     assert decoded
+
+
+QWENS = {
+    "qwen3_next": qwen3_next_fields(**COMMON),
+    "qwen3_5": qwen3_5_fields(vocab_size=WORDS, mtp_num_hidden_layers=1),
+    "qwen3_5_moe": qwen3_5_moe_fields(vocab_size=WORDS, mtp_num_hidden_layers=1, num_nextn_predict_layers=0),
+}
+
+
+@pytest.mark.parametrize("family", QWENS)
+def test_layers_of_qwen_guess_what_the_reference_does(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind whole prompts, before any guess could have spoilt a state: of each request the first guesses."""
+    monkeypatch.setattr(model_part, "_check_recurrent", lambda *_: None)
+    folder = write_random_checkpoint(tmp_path / "model", QWENS[family])
+    reference, asked = Reference(folder, tmp_path / "longer"), biased_requests()
+    _, guesses = watched_guesses(config_of(folder, num_speculative_tokens=2, enable_prefix_caching=False), asked)
+    biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
+    first = {name: (known, drafts) for name, known, drafts in reversed(guesses)}
+    for request_id, (known, drafts) in first.items():
+        assert drafts == reference.drafts(known, len(drafts), biases[request_id], {})
+    assert len(first) == len(asked)
+
+
+@pytest.mark.parametrize("family", QWENS)
+def test_the_layer_of_qwen_takes_what_is_reckoned(family: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, QWENS[family])
+    config = read_config(folder)
+    cpu = torch.device("cpu")
+    alone, guessing = (load_model(folder, config, torch.float32, cpu, guesses=guesses) for guesses in (False, True))
+    assert (alone.guessing is None, guessing.guessing is None) == (True, False)
+    own = {name: each for name, each in load_file(folder / "model.safetensors").items() if name.startswith("mtp.")}
+    need = reckon(config, EngineChoice(guesses_itself=True), DeviceKind.CPU)
+    assert guessing.weight_bytes - alone.weight_bytes == need.draft == sum(each.nbytes for each in own.values())
 
 
 def mixed(draw: random.Random) -> list[EngineRequest]:

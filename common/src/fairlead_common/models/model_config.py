@@ -409,11 +409,27 @@ class ModelConfig(DecoderShape):
 
     def guessing_parts(self) -> list[WeightPart]:
         """The first guessing layer, loaded beside the model where it guesses; embeddings and output are the model's."""
-        return []
+        return self._guessing_layers(min(1, self.num_guessing_layers))
 
     def unserved_parts(self) -> list[WeightPart]:
         """Further weights of a checkpoint, which the engine does not load with the model."""
-        return []
+        return self._guessing_layers(self.num_guessing_layers)
+
+    def _guessing_layers(self, num: int) -> list[WeightPart]:
+        """Of `num` layers, without their copies of the model's embeddings and output projection."""
+        if not num:
+            return []
+        layers = self._attending(num)
+        return [
+            *layers.attention_parts(1),
+            *layers.feed_forward_parts(1),
+            WeightPart("eh_proj", num, self.hidden_size, 2 * self.hidden_size, WeightRole.PRECISE),
+            vector("layernorms", (self.norms_per_layer + 3) * num, self.hidden_size),
+        ]
+
+    def _attending(self, num: int) -> "ModelConfig":
+        """A model of `num` layers like those that guess: with keys and values, and with experts where there are any."""
+        return replace(self, num_layers=num, recurrent=frozenset(), state=None)
 
     @property
     def num_parameters(self) -> int:

@@ -49,6 +49,9 @@ class ExpertsConfig(ModelConfig):
         dense = gated_feed_forward("mlp", self.num_dense, self.hidden_size, inner)
         return [*self.expert_parts(ranks, self.num_layers - self.num_dense), *dense]
 
+    def _attending(self, num: int) -> ModelConfig:
+        return replace(self, num_layers=num, recurrent=frozenset(), state=None, dense_layers=frozenset())
+
     def expert_parts(self, ranks: int, num: int) -> list[WeightPart]:
         """The part of `num` layers with experts on a rank."""
         if not num:
@@ -197,25 +200,11 @@ class RoutedExpertsConfig(ExpertsConfig):
             parts += gated_feed_forward("mlp.shared_experts", num, self.hidden_size, inner)
         return parts
 
-    def guessing_parts(self) -> list[WeightPart]:
-        return self._guessing_layers(min(1, self.num_guessing_layers))
-
     def unserved_parts(self) -> list[WeightPart]:
         if not (num := self.num_guessing_layers):
             return []
         copies = WeightPart("embed_tokens", 2 * num, self.vocab_size, self.hidden_size, WeightRole.EMBEDDING)
         return [*self._guessing_layers(num), copies]
-
-    def _guessing_layers(self, num: int) -> list[WeightPart]:
-        """Of `num` layers, without their copies of the model's embeddings and output projection."""
-        if not num:
-            return []
-        return [
-            *replace(self, num_layers=num).attention_parts(1),
-            *self.expert_parts(1, num),
-            WeightPart("eh_proj", num, self.hidden_size, 2 * self.hidden_size, WeightRole.PRECISE),
-            vector("layernorms", 5 * num, self.hidden_size),
-        ]
 
 
 def parse_glm4_moe(fields: JsonFields) -> RoutedExpertsConfig:

@@ -19,7 +19,7 @@ _ATTENDS, _RECURS = ("full_attention", "attention"), ("linear_attention", "mamba
 def parse_qwen3_next(fields: JsonFields) -> QwenExpertsConfig:
     shape = qwen_experts(
         fields,
-        _shape(fields, num_kv_heads=2, num_projections=1),
+        _shape(fields, num_kv_heads=2, num_projections=1, num_guessing_layers=1),
         expert_size=512,
         num_experts=512,
         chosen=10,
@@ -45,9 +45,14 @@ def parse_qwen3_5_moe(fields: JsonFields) -> QwenExpertsConfig:
 
 
 def _shape(
-    fields: JsonFields, num_kv_heads: int, num_projections: int = 2, intermediate_size: int | None = None
+    fields: JsonFields,
+    num_kv_heads: int,
+    num_projections: int = 2,
+    intermediate_size: int | None = None,
+    num_guessing_layers: int = 0,
 ) -> dict[str, Any]:
-    """Fields of all of these families."""
+    """Fields of all of these families. Qwen3-Next's checkpoints have a layer that guesses and say nothing of it."""
+    guessing = from_zero(fields, "num_nextn_predict_layers", num_guessing_layers)
     shape = parse_shape(
         fields, num_kv_heads=num_kv_heads, head_dim=2 * QWEN3_HEAD_DIM, windows=whole_contexts, turned_share=0.25,
         intermediate_size=intermediate_size,
@@ -73,6 +78,7 @@ def _shape(
         "gates_attention": True,
         "recurrent": _recurrent_layers(fields, shape["num_layers"]),
         "state": state,
+        "num_guessing_layers": from_zero(fields, "mtp_num_hidden_layers", guessing),
     }
 
 

@@ -11,7 +11,17 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.experts import qwen_feed_forward
 from fairlead_engine.model.layers import AttentionLayer, FeedForward, GatedFeedForward, SharedExpert
 from fairlead_engine.model.recurrent import GatedDeltaNet, Mamba2
-from fairlead_engine.model.weights import Weights, layer_index
+from fairlead_engine.model.weights import GuessingNames, Weights, layer_index
+
+_GUESSING = GuessingNames(
+    "mtp_num_hidden_layers, or num_nextn_predict_layers",
+    "mtp.layers.0",
+    "mtp.fc",
+    "mtp.pre_fc_norm_embedding",
+    "mtp.pre_fc_norm_hidden",
+    "mtp.norm",
+)
+"""A layer with attention, whichever of the model's layers recur."""
 
 
 def build_qwen3_next(weights: Weights, config: QwenExpertsConfig) -> Decoder:
@@ -26,16 +36,20 @@ def _build(weights: Weights, config: ModelConfig, *, is_grouped: bool) -> Decode
     """`is_grouped`: projections of a recurrent layer are stored as two, by key head."""
     state = config.state
     assert state is not None
-    weights.skip("mtp.")  # layers that guess a token further
+    weights.skip("mtp.")  # layers that guess a token further, where they are not wanted
+    guessing = _GUESSING if config.num_guessing_layers else None
 
     def attention(prefix: str) -> AttentionLayer:
-        if layer_index(prefix) not in config.recurrent:
+        if prefix == _GUESSING.layer or layer_index(prefix) not in config.recurrent:
             return weights.attention(prefix)
         return _recurrent_layer(weights, f"{prefix}.linear_attn", config, state, is_grouped)
 
     if isinstance(config, QwenExpertsConfig):
-        return weights.decoder(attention=attention, feed_forward=qwen_feed_forward(weights, config))
-    return weights.decoder(attention=attention, feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"))
+        experts = qwen_feed_forward(weights, config)
+        return weights.decoder(attention=attention, feed_forward=experts, guessing=guessing)
+    return weights.decoder(
+        attention=attention, feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"), guessing=guessing
+    )
 
 
 def _recurrent_layer(
