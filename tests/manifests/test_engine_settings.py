@@ -13,6 +13,7 @@ from fairlead_common.models.choices import SpeculativeMethod
 from fairlead_common.settings import read_file
 from fairlead_engine.commands.config_sources import from_settings
 from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.speculative.drafting import METHODS
 from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
@@ -67,9 +68,10 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     assert (server.tool_call_parser, server.reasoning_parser) == ("mistral", "think")
 
 
-@pytest.mark.parametrize("method", [method for method in SpeculativeMethod if method != "ngram"])
-def test_every_way_to_guess_reaches_the_engine(tmp_path: Path, method: str) -> None:
-    said = {"method": method, "source": "demo://dinghy", "numTokens": 2}
+@pytest.mark.parametrize("method", SpeculativeMethod)
+def test_every_way_to_guess_reaches_the_engine(tmp_path: Path, method: SpeculativeMethod) -> None:
+    source = "demo://dinghy" if "speculative_model" in METHODS[method].settings else None
+    said = {"method": str(method), "numTokens": 2} | ({"source": source} if source else {})
     engine, _ = read(tmp_path, engine={"speculative": said})
     found = engine.speculative_method, engine.speculative_model, engine.num_speculative_tokens
-    assert found == (method, "demo://dinghy", 2)
+    assert found == (method, source, 2)
