@@ -22,6 +22,8 @@ from fairlead_engine.kernels import (
     gates_kernel,
     norm_rope_store_kernel,
     penalise_kernel,
+    recurrence,
+    recurrence_kernel,
     rms_norm_kernel,
     rounded_rows_kernel,
     routes_kernel,
@@ -87,6 +89,7 @@ def launches(monkeypatch) -> Launches:
         (decoded_product_kernel, ("decoded_product_kernel", "decoded_kernel")),
         (draw_kernel, ("measure_kernel", "cut_kernel", "sum_kernel", "choose_kernel")),
         (penalise_kernel, ("count_kernel", "change_kernel")),
+        (recurrence_kernel, ("convolve_kernel", "recur_kernel")),
         (chosen_tokens_kernel, ("parts_kernel", "likeliest_kernel", "put_kernel")),
     ):
         for name in names:
@@ -152,6 +155,8 @@ def test_layers_that_keep_states_launch_no_more_than_their_graphs_are_foreseen_f
     family: str, launches, monkeypatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    for name in ("convolve_one", "recur_one"):
+        monkeypatch.setattr(recurrence, name, getattr(recurrence_kernel, name))
     runner = loaded_runner(
         write_random_checkpoint(tmp_path / "model", FAMILIES[family]()), dtype="float32", device="cpu", num_threads=1,
         attention_backend="triton",
@@ -177,6 +182,8 @@ def test_layers_that_keep_states_launch_no_more_than_their_graphs_are_foreseen_f
     assert not WAITING & launches.by_name.keys(), launches.by_name
     config = runner.model_config
     assert launches.by_name["paged_attention_kernel"] == config.num_attention_layers, launches.by_name
+    for name in ("convolve_kernel", "recur_kernel"):
+        assert launches.by_name[name] == len(config.recurrent), launches.by_name
     foreseen = len(config.recurrent) * step_graphs._LAUNCHES_OF_STATES
     foreseen += config.num_attention_layers * step_graphs._LAUNCHES_PER_LAYER
     assert launches.by_name.total() <= foreseen, launches.by_name

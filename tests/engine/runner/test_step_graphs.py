@@ -19,6 +19,7 @@ from fairlead_engine.runner.cuda_device import CUDAGraphs, choose_recorder
 from fairlead_engine.runner.step_graphs import GraphRecorder, decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
     deepseek_v3_fields,
@@ -281,6 +282,12 @@ def test_models_that_keep_states_are_captured(
         engine = Engine(config, runner)
         answers.append(serve(engine, [*first[:3], *chain(*zip(first[3:], again, strict=False)), *again[-3:]], traffic))
         assert bool(engine.load.prefix_hit_tokens) is config.enable_prefix_caching
+        talk = [3, 5, 7]
+        for _ in range(3):  # an answer's state is kept behind a captured step
+            output = answered(engine, [make_request("talk", talk, max_tokens=7, ignore_eos=True)])["talk"]
+            answers[-1].setdefault("talk", []).extend([*output.new_token_ids, output.num_cached_tokens])
+            talk += [*output.new_token_ids, 9]
+        assert (output.num_cached_tokens >= 12) is config.enable_prefix_caching
     assert answers[1].keys() == answers[0].keys()
     for name, told in answers[0].items():
         assert answers[1][name] == pytest.approx(told, abs=1e-3)

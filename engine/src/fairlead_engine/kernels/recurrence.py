@@ -1,4 +1,4 @@
-"""The recurrent part of a layer in plain torch: a short convolution over tokens, and the gated delta rule or
+"""The recurrent part of a layer: a short convolution over tokens, and the gated delta rule or
 Mamba-2's sum.
 
 A sequence's state is a matrix for each head, S [key_dim, value_dim]. A token with query q, key k, value v, decay a
@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from fairlead_engine.kernels.dispatch import with_kernel
 
 _CHUNK = 64
 
@@ -95,11 +97,12 @@ class StateRows(NamedTuple):
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, rows: StateRows) -> Tensor:
     """silu of the sum of each channel's last inputs, weighted: x [tokens, channels] → the same shape. weight float32
     [kernel_size, channels], bias float32 [channels]."""
-    number, output = len(rows.single), torch.empty_like(x)
+    number = len(rows.single)
+    if number == len(x):
+        return convolve_one(x, weight, bias, cache.inputs, rows.single)
+    output = torch.empty_like(x)
     if number:
-        window = torch.cat((cache.inputs[rows.single], x[:number].unsqueeze(1)), 1)
-        output[:number] = _summed(window, weight, bias)
-        cache.inputs.index_copy_(0, rows.single, window[:, 1:])
+        output[:number] = convolve_one(x[:number], weight, bias, cache.inputs, rows.single)
     if rows.drafted is not None:
         _convolve_drafts(x, weight, bias, cache, rows.drafted, output)
     kernel = weight.T.unsqueeze(1)
@@ -116,22 +119,24 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, 
 def _convolve_drafts(
     x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, rows: DraftedRows, output: Tensor
 ) -> None:
-    known = cache.inputs[rows.slots]
+    known, places = cache.inputs[rows.slots], torch.arange(len(rows.slots), device=x.device)
     for number, at in enumerate(rows.rounds):
         added = x[at]
-        window = torch.cat((known[: len(at)], added.unsqueeze(1)), 1)
-        output[at] = _summed(window, weight, bias).to(x.dtype)
-        known = window[:, 1:]
+        output[at] = convolve_one(added, weight, bias, known, places[: len(at)])
         if number:
             cache.held.channels.append(added)
         else:
             cache.inputs.index_copy_(0, rows.slots, known)
 
 
-def _summed(window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """[sequences, kernel_size, channels] → float32 [sequences, channels]."""
+@with_kernel("fairlead_engine.kernels.recurrence_kernel")
+def convolve_one(x: Tensor, weight: Tensor, bias: Tensor | None, inputs: Tensor, rows: Tensor) -> Tensor:
+    """`convolve` of one token of each sequence, x [sequences, channels]. `rows` int64 [sequences] of `inputs`, which
+    takes the tokens in."""
+    window = torch.cat((inputs[rows], x.unsqueeze(1)), 1)
+    inputs.index_copy_(0, rows, window[:, 1:])
     summed = (window.float() * weight).sum(1)
-    return functional.silu(summed if bias is None else summed + bias)
+    return functional.silu(summed if bias is None else summed + bias).to(x.dtype)
 
 
 def recur(
@@ -145,15 +150,15 @@ def recur(
 ) -> Tensor:
     """query and key [tokens, key heads, key_dim], value [tokens, heads, value_dim], decay (its logarithm) and strength
     [tokens, heads], all float32 → [tokens, heads, value_dim]. strength None: values are added as they are."""
-    each = value.shape[1] // key.shape[1]
-    number, output = len(rows.single), torch.empty_like(value)
+    each, number = value.shape[1] // key.shape[1], len(rows.single)
+    if number == len(value):
+        return recur_one(query, key, value, decay, strength, cache.matrices, rows.single)
+    output = torch.empty_like(value)
     if number:
-        state = cache.matrices[rows.single]
-        _change(state, *_picked(slice(number), key, value, decay, strength))
-        output[:number] = (state * query[:number].repeat_interleave(each, 1).unsqueeze(-1)).sum(2)
-        cache.matrices.index_copy_(0, rows.single, state)
+        inputs = _picked(slice(number), key, value, decay, strength)
+        output[:number] = recur_one(query[:number], *inputs, cache.matrices, rows.single)
     if rows.drafted is not None:
-        _recur_drafts(query, (key, value, decay, strength), cache, rows.drafted, output)
+        _recur_drafts((query, key, value, decay, strength), cache, rows.drafted, output)
     if rows.longer:
         query, key = query.repeat_interleave(each, 1), key.repeat_interleave(each, 1)
     for row, first, end, keep in rows.longer:
@@ -174,27 +179,22 @@ def advance(cache: StateCache, number: int, picks: Tensor, slots: Tensor) -> Non
     [sequences]: places among the last step's sequences with drafts."""
     known, added = cache.inputs[slots], cache.held.channels[number][picks]
     cache.inputs.index_copy_(0, slots, torch.cat((known[:, 1:], added.unsqueeze(1)), 1))
-    state = cache.matrices[slots]
-    _change(state, *_picked(picks, *cache.held.changes[number]))
-    cache.matrices.index_copy_(0, slots, state)
+    changes = _picked(picks, *cache.held.changes[number])
+    recur_one(changes[0], *changes, cache.matrices, slots)
 
 
 def _recur_drafts(
-    query: Tensor,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    cache: StateCache,
-    rows: DraftedRows,
-    output: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None], cache: StateCache, rows: DraftedRows, output: Tensor
 ) -> None:
-    state, each = cache.matrices[rows.slots], output.shape[1] // query.shape[1]
+    states, places = cache.matrices[rows.slots], torch.arange(len(rows.slots), device=output.device)
+    query, key, value, decay, strength = inputs
     for number, at in enumerate(rows.rounds):
-        added, reached = _picked(at, *inputs), state[: len(at)]
-        _change(reached, *added)
-        output[at] = (reached * query[at].repeat_interleave(each, 1).unsqueeze(-1)).sum(2)
+        added = _picked(at, key, value, decay, strength)
+        output[at] = recur_one(query[at], *added, states, places[: len(at)])
         if number:
             cache.held.changes.append(added)
         else:
-            cache.matrices.index_copy_(0, rows.slots, state)
+            cache.matrices.index_copy_(0, rows.slots, states)
 
 
 def _picked(
@@ -203,13 +203,19 @@ def _picked(
     return key[rows], value[rows], decay[rows], None if strength is None else strength[rows]
 
 
-def _change(state: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor | None) -> None:
-    """Takes states [sequences, heads, key_dim, value_dim] one token further, in place."""
-    key = key.repeat_interleave(value.shape[1] // key.shape[1], 1).unsqueeze(-1)
-    state *= decay.exp()[..., None, None]
+@with_kernel("fairlead_engine.kernels.recurrence_kernel")
+def recur_one(
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor | None, matrices: Tensor, rows: Tensor
+) -> Tensor:
+    """`recur` of one token of each sequence. `rows` int64 [sequences] of `matrices`, which take the tokens in."""
+    each = value.shape[1] // key.shape[1]
+    query, key = (vectors.repeat_interleave(each, 1).unsqueeze(-1) for vectors in (query, key))
+    state = matrices[rows] * decay.exp()[..., None, None]
     if strength is not None:
         value = strength.unsqueeze(-1) * (value - (state * key).sum(2))
     state += key * value.unsqueeze(2)
+    matrices.index_copy_(0, rows, state)
+    return (state * query).sum(2)
 
 
 def _chunk(of_tokens: list[Tensor], strength: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,8 +41,8 @@ _BYTES_PER_LAUNCH = 2**15
 """Device memory of a graph per launch: a generous guess; the log has the truth."""
 _LAUNCHES_PER_LAYER = 17
 """Most: five beside four products, each of three launches where rows are rounded and sums are scaled."""
-_LAUNCHES_OF_STATES = 80
-"""The same of a layer that keeps states, most of which is computed operation by operation."""
+_LAUNCHES_OF_STATES = 60
+"""The same of a layer that keeps states, whose gates and norms are computed operation by operation."""
 
 Replay = Callable[[], None]
 Captured = TypeVar("Captured")
