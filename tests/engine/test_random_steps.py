@@ -117,7 +117,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
     return {
         name: write_letters(write_random_checkpoint(place / name, FAMILIES[name](vocab_size=VOCAB_SIZE)))
-        for name in ("llama", "qwen3_5", "granite_hybrid", "bamba", "falcon_h1", "deepseek_v32", "glm_moe_dsa")
+        for name in (
+            "llama",
+            "qwen3_5",
+            "granite_hybrid",
+            "bamba",
+            "falcon_h1",
+            "nemotron_h",
+            "deepseek_v32",
+            "glm_moe_dsa",
+        )  # fmt: skip
     }
 
 
@@ -128,7 +137,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for which, most, num_seeds in (
             (("llama", "auto"), 5, 48), (("llama", "int8"), 1, 16), (("llama", "fp8"), 1, 16),
             (("qwen3_5", "auto"), 4, 48), (("granite_hybrid", "auto"), 1, 16), (("bamba", "auto"), 1, 8),
-            (("falcon_h1", "auto"), 1, 16),
+            (("falcon_h1", "auto"), 1, 16), (("nemotron_h", "auto"), 1, 16),
             (("deepseek_v32", "auto"), 1, 16), (("deepseek_v32", "int8"), 0, 8), (("glm_moe_dsa", "auto"), 1, 16),
         )
         for seed in range(num_seeds)

@@ -15,7 +15,7 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.types import SequenceOutput
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import qwen3_5_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import FAMILIES, qwen3_5_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config, small_engine
 
 SIZE = 8
@@ -69,6 +69,19 @@ def test_a_prompt_is_reused_to_its_last_whole_block_an_answer_to_its_last_and_a_
     assert asked(engine, longer).num_cached_tokens == 88
     branches = [[*tokens[:42], *tokens[start : start + 40]] for start in (100, 150, 200)]
     assert [asked(engine, each).num_cached_tokens for each in branches] == [0, 40, 40]
+
+
+@pytest.mark.parametrize("family", ["bamba", "falcon_h1", "granite_hybrid", "nemotron_h"])
+def test_reused_states_of_mamba_answer_as_computed_ones(family: str, tmp_path: Path) -> None:
+    model = write_random_checkpoint(tmp_path, FAMILIES[family]())
+    reusing, computing = small_engine(model), small_engine(model, enable_prefix_caching=False)
+    draw = random.Random(1)
+    talk = [draw.randrange(2, 250) for _ in range(61)]
+    for turn in range(3):
+        found, wanted = asked(reusing, talk, 20), asked(computing, talk, 20)
+        assert found.new_token_ids == wanted.new_token_ids
+        assert (found.num_cached_tokens > 50) == bool(turn)
+        talk += [*found.new_token_ids, 7, 8, 9]
 
 
 @pytest.mark.parametrize("num_blocks", [300, 600])

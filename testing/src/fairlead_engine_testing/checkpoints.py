@@ -21,6 +21,7 @@ from fairlead_common.models.families.experts import (
 from fairlead_common.models.families.gemma4 import Gemma4Config
 from fairlead_common.models.families.hybrids import HybridConfig
 from fairlead_common.models.families.llama4 import Llama4Config
+from fairlead_common.models.families.nemotron_h import NemotronHConfig
 from fairlead_common.models.families.recurrent import GraniteHybridConfig
 from fairlead_common.models.families.registry import ARCHITECTURES
 from fairlead_common.models.json_fields import JsonFields
@@ -337,6 +338,16 @@ def falcon_h1_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("FalconH1ForCausalLM", "falcon_h1"), **_MAMBA, **factors, **own, **changes}
 
 
+def nemotron_h_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Nemotron-H, with changes; its layers are of all kinds."""
+    mamba = {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 12, "conv_kernel": 4}
+    experts = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1}
+    own = {"topk_group": 1, "moe_shared_expert_intermediate_size": 64, "routed_scaling_factor": 1.5}
+    kept = {"hybrid_override_pattern": "M-*EM", "head_dim": 16, "layer_norm_epsilon": 1e-5, "num_hidden_layers": 5}
+    fields = _fields("NemotronHForCausalLM", "nemotron_h")
+    return {**fields, **mamba, **experts, **own, **kept, "mlp_hidden_act": "relu2", **changes}
+
+
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny DeepSeek-V2, with changes; its queries come through no narrower vector, as Lite's."""
     experts = {"topk_method": "greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False, "n_group": 1}
@@ -400,6 +411,7 @@ FAMILIES = {
     "mistral": mistral_fields,
     "minimax_m2": minimax_m2_fields,
     "mixtral": mixtral_fields,
+    "nemotron_h": nemotron_h_fields,
     "olmo2": olmo2_fields,
     "olmo3": olmo3_fields,
     "olmoe": olmoe_fields,
@@ -466,6 +478,9 @@ def write_random_classifier(folder: Path, fields: dict[str, Any], *, architectur
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every tensor of a checkpoint with this configuration."""
+    if isinstance(config, NemotronHConfig):
+        yield from _nemotron_h(config)
+        return
     hidden, head_dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
     query, kv, family = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.architecture
     qkv = {"q_proj": ((1 + config.gates_attention) * query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
@@ -590,6 +605,39 @@ def _mamba_layer(prefix: str, config: ModelConfig) -> Iterator[tuple[str, Shape]
     if state.norm is not StateNorm.NOWHERE:
         yield f"{prefix}.norm.weight", (values,)
     yield from _linears(prefix, {"out_proj": (hidden, values)}, state.output_bias)
+
+
+def _nemotron_h(config: NemotronHConfig) -> Iterator[tuple[str, Shape]]:
+    hidden, query, kv = config.hidden_size, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, query)}
+    yield "backbone.embeddings.weight", (config.vocab_size, hidden)
+    for index in range(config.num_layers):
+        yield f"backbone.layers.{index}.norm.weight", (hidden,)
+        prefix, inner = f"backbone.layers.{index}.mixer", config.intermediate_size
+        if index in config.recurrent:
+            yield from _mamba_layer(prefix, config)
+        elif index in config.attending_layers:
+            yield from _linears(prefix, attention, False)
+        elif index in config.plain_layers:
+            yield from _linears(prefix, {"up_proj": (inner, hidden), "down_proj": (hidden, inner)}, config.mlp_bias)
+        else:
+            yield from _nemotron_h_experts(prefix, config)
+    yield "backbone.norm_f.weight", (hidden,)
+    yield "lm_head.weight", (config.vocab_size, hidden)
+
+
+def _nemotron_h_experts(prefix: str, config: NemotronHConfig) -> Iterator[tuple[str, Shape]]:
+    hidden, latent, bias = config.hidden_size, config.latent_size, config.mlp_bias
+    width, inner, shared = latent or hidden, config.expert_size, config.shared_expert_size
+    yield f"{prefix}.gate.weight", (config.num_experts, hidden)
+    yield f"{prefix}.gate.e_score_correction_bias", (config.num_experts,)
+    for number in range(config.num_experts):
+        each = {"up_proj": (inner, width), "down_proj": (width, inner)}
+        yield from _linears(f"{prefix}.experts.{number}", each, False)
+    wide = {"up_proj": (shared, hidden), "down_proj": (hidden, shared)}
+    yield from _linears(f"{prefix}.shared_experts", wide, bias)
+    if latent is not None:
+        yield from _linears(prefix, {"fc1_latent_proj": (latent, hidden), "fc2_latent_proj": (hidden, latent)}, bias)
 
 
 def _granite_experts(prefix: str, config: GraniteHybridConfig) -> Iterator[tuple[str, Shape]]:

@@ -55,6 +55,7 @@ WRITES_CALLS: Mapping[str, str] = {
     "minimax_m2": "minimax_m2",
     "mistral": "mistral",
     "mixtral": "mistral",
+    "nemotron_h": "nemotron",
     "olmo3": "function_calls",
     "phi3": "phi4",
     "qwen2": "hermes",
@@ -84,6 +85,7 @@ CALLS: Mapping[str, str] = {
     "minimax_m2": '<minimax:tool_call>\n<invoke name="NAME">\n' + _EACH + '<parameter name="{{ key }}">' + _VALUE
     + "</parameter>\n{% endfor %}</invoke>\n</minimax:tool_call>",
     "mistral": '[TOOL_CALLS] [{"name": "NAME", "arguments": ARGUMENTS}]',
+    "nemotron": '<TOOLCALL>[{"name": "NAME", "arguments": ARGUMENTS}]</TOOLCALL>',
     "seed_oss": "<seed:tool_call>\n<function=NAME>\n" + _EACH + "<parameter={{ key }}>" + _VALUE
     + "</parameter>\n{% endfor %}</function>\n</seed:tool_call>",
     "phi4": '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]<|/tool_call|>',
@@ -105,14 +107,15 @@ _QUANTISED = {"int8": 0.1, "int8-weight-only": 0.08, "int4-weight-only": 0.5, "f
 """Mean errors over the deviation of the reference's log-probabilities; of noise it is above 1."""
 _RECURRENT = 1.6
 """Factor of these where states carry the errors of earlier tokens along."""
-_KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "Qwen3Next", "Qwen3_5")
+_KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "NemotronH", "Qwen3Next", "Qwen3_5")
 """Beginnings of their architectures."""
 _SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
 _DTYPES = ("float32", "bfloat16")
 _ADAPTED = {
-    "attention": re.compile(r".*(attn|mamba)\.\w*proj\w*"),
+    "attention": re.compile(r".*(attn|mamba)\.\w*proj\w*|.*mixer\.[qkvo]_proj"),
     "feed-forward": re.compile(
         r".*\.(\w*mlp|block_sparse_moe|feed_forward)\.(.*\.)?(\w+_proj|w[123]|\w+_linear|gate|wg|router|layer|\w+_gate)"
+        r"|.*mixer\.(.*\.)?(up|down)_proj"
     ),
 }
 """Names of the linear layers that an adapter may change: recurrent ones and routers among them."""

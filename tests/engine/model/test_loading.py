@@ -72,6 +72,7 @@ def test_parameters_and_bytes_are_counted(fields, tmp_path):
         "A_log",
         "dt_bias",
         "mamba.D",
+        "mixer.D",
         "per_expert_scale",
     )
     whole += ("k_norm.weight", "k_norm.bias") if model.config.indexed else ()

@@ -206,6 +206,10 @@ class JsonFields:
         """The fields that `merge` makes of these and another file's, under this file's name."""
         return JsonFields(self.path, merge(self._values, other._values), self._prefix)
 
+    def with_changes(self, changes: Mapping[str, Any]) -> "JsonFields":
+        """These fields, overridden by `changes`."""
+        return JsonFields(self.path, {**self._values, **changes}, self._prefix)
+
     def with_section(
         self, name: str, defaults: Mapping[str, Any] = {}, changes: Mapping[str, Any] = {}
     ) -> "JsonFields":

@@ -16,9 +16,10 @@ _WITHIN = (
     ("language_model.lm_head", "lm_head"),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
+    ("backbone.", "model."),
 )
-"""Beginnings of a decoder's names in a checkpoint that reads more than text, by older and newer files → those of the
-decoder by itself."""
+"""Beginnings of a decoder's names in a checkpoint that reads more than text, by older and newer files, and of
+Nemotron-H's → those of the decoder by itself."""
 
 
 def decoder_name(name: str) -> str:

@@ -29,6 +29,11 @@ def scaled_silu_mul(gate_up: Tensor, factor: float) -> Tensor:
     return functional.silu(gate * factor).mul_(up)
 
 
+def squared_relu(up: Tensor) -> Tensor:
+    """relu(up)² [rows, size] (arXiv 2109.08668)."""
+    return functional.relu(up).square_()
+
+
 def clamped_swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:
     """gpt-oss's: gate * sigmoid(alpha * gate) * (up + 1) [rows, size], both within `limit`, the gate only from above.
     Gate and up alternate in [rows, 2 x size], gate first."""

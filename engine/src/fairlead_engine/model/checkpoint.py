@@ -28,6 +28,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Stored dtypes of weights that are not quantised."""
 _DECODER = ("model.embed_tokens", "model.per_layer_", "model.layers.", "model.norm.", "lm_head.", "mtp.")
 """Beginnings of the names of a decoder's tensors, and of those of a layer that guesses."""
+_BACKBONE = "backbone."
+"""Beginning of the names of Nemotron-H's layers in its files."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 """Older checkpoints store the rotary frequencies, which follow from the configuration; quantised checkpoints may have
 scales of an 8-bit cache or of queries, computed here anew."""
@@ -79,6 +81,11 @@ class Checkpoint:
                 self._file_of = _read_index(index)
             else:
                 self._file_of = dict.fromkeys(self._file(SINGLE_FILE, opening).keys(), SINGLE_FILE)
+            renamed = {decoder_name(name): name for name in self._file_of if name.startswith(_BACKBONE)}
+            if renamed and not self._is_text_part:
+                self._stored = renamed
+                kept = {name: file for name, file in self._file_of.items() if not name.startswith(_BACKBONE)}
+                self._file_of = kept | {name: self._file_of[stored] for name, stored in renamed.items()}
             if self._is_text_part:
                 own = {decoder_name(name): name for name in self._file_of}
                 self._stored = {name: stored for name, stored in own.items() if name.startswith(_DECODER)}

@@ -17,7 +17,7 @@ from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCac
 from fairlead_engine.kernels.attention.chosen_keys import StepChoice
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.expert_product import ExpertWeights, gated_product, weighted_product
-from fairlead_engine.kernels.gates import SILU, Gate, silu_mul
+from fairlead_engine.kernels.gates import SILU, Gate, silu_mul, squared_relu
 from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn
 from fairlead_engine.kernels.recurrence import StateRows
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
@@ -148,6 +148,28 @@ class ScaledOutputs:
 
 
 @dataclass(frozen=True, slots=True)
+class UngatedFeedForward:
+    """down(relu(up(x))²)."""
+
+    up: Linear
+    down: Linear
+    waits_for_device: ClassVar[bool] = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(squared_relu(self.up(x)))
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Stands for the feed-forward of a layer without: x [rows, hidden] as it is."""
+
+    waits_for_device: ClassVar[bool] = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True, slots=True)
 class SparseExperts:
     """Each token goes through its few best experts, whose outputs are added, weighted by the router."""
 
@@ -251,10 +273,26 @@ class ScaledInputs:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentExperts:
+    """Experts that read and write narrower vectors, chosen by the whole ones (Nemotron-H)."""
+
+    narrow: Linear
+    experts: Experts
+    widen: Linear
+
+    @property
+    def waits_for_device(self) -> bool:
+        return self.experts.waits_for_device
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.widen(self.experts.routed(self.narrow(x), self.experts.router(x)))
+
+
+@dataclass(frozen=True, slots=True)
 class SharedExpert:
     """Routed experts, and an expert for all tokens, perhaps weighted by a gate."""
 
-    chosen: Experts | ScaledInputs
+    chosen: Experts | ScaledInputs | LatentExperts
     shared: FeedForward
     gate: Linear | None = None
     """[rows, hidden] → [rows, 1]; None = its weight is 1."""
@@ -399,6 +437,39 @@ class DecoderLayer:
         if norm is None and isinstance(feed_forward, GroupedExperts) and feed_forward.shard.size == 1:
             return feed_forward.parts(seen)
         return _alone(norm, feed_forward(seen))
+
+
+@dataclass(frozen=True, slots=True)
+class SingleLayer(DecoderLayer):
+    """Attention or a feed-forward; `Apart` and `Passing` stand for the missing part."""
+
+    def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+        return self._fed_forward(self.attention.output(attended)), stream
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Stands for the attention of a layer without: tokens do not meet (`AttentionLayer`)."""
+
+    hidden_size: int
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        return 1, self.hidden_size
+
+    @property
+    def attended_size(self) -> int:
+        return self.hidden_size
+
+    def heads(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(1)
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: None) -> Tensor:
+        return heads.squeeze(1)
+
+    def output(self, attended: Tensor) -> Tensor:
+        """[rows, hidden], as it is."""
+        return attended
 
 
 @dataclass(frozen=True, slots=True)

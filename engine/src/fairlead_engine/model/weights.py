@@ -251,10 +251,11 @@ class Weights:
         self._weight_bytes += head.weight_bytes
         return head
 
-    def attention(self, prefix: str, *, is_fused: bool = False) -> Attention:
-        """A layer's `self_attn`, from the configuration. `is_fused`: its projections are stored as one, `qkv_proj`."""
+    def attention(self, prefix: str, *, is_fused: bool = False, name: str = "self_attn") -> Attention:
+        """A layer's attention, from the configuration. `is_fused`: its projections are stored as one, `qkv_proj`.
+        `name`: of the part within the layer."""
         config, layer = self._config, layer_index(prefix)
-        prefix = f"{prefix}.self_attn"
+        prefix = f"{prefix}.{name}"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
         query_part, kv_part = scaled(heads, config.head_dim), scaled(kv_heads, config.head_dim)
         asked_part = scaled(query_part, 1 + config.gates_attention)  # a head's gate lies behind its query

@@ -193,6 +193,8 @@ class _Rounding:
         source = f"{prefix}.{_MAKES_INPUTS.get(kind)}"
         if each.seen is None or source not in weights:
             return
+        if kind == "down_proj" and f"{prefix}.gate_proj" not in weights:
+            return  # without a gate outputs are squared, not multiplied
         magnitudes, num_outputs = each.seen.magnitudes, len(weights[source])
         shape = (num_outputs, 1, 1)
         if len(magnitudes) > num_outputs:  # several heads of queries read the values of one

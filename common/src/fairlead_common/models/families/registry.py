@@ -19,6 +19,7 @@ from fairlead_common.models.families.dense import parse_qwen2_5_vl
 from fairlead_common.models.families.gemma4 import parse_gemma4
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.llama4 import parse_llama4
+from fairlead_common.models.families.nemotron_h import parse_nemotron_h
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_common.models.model_config import ModelConfig
@@ -67,6 +68,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Ministral3ForCausalLM": FamilyFields("ministral3", dense.parse_ministral3),
     "MistralForCausalLM": FamilyFields("mistral", dense.parse_mistral),
     "MixtralForCausalLM": FamilyFields("mixtral", experts.parse_mixtral),
+    "NemotronHForCausalLM": FamilyFields("nemotron_h", parse_nemotron_h),
     "Olmo2ForCausalLM": FamilyFields("olmo2", dense.parse_olmo2),
     "Olmo3ForCausalLM": FamilyFields("olmo3", dense.parse_olmo3),
     "OlmoeForCausalLM": FamilyFields("olmoe", experts.parse_olmoe),

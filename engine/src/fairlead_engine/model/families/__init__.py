@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families import deepseek, dense, experts, gemma4, hybrids, llama4, qwen2_5_vl, recurrent
+from fairlead_engine.model.families import deepseek, dense, experts, gemma4, hybrids, llama4, nemotron_h, qwen2_5_vl, recurrent
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
@@ -40,6 +40,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Ministral3ForCausalLM": dense.build,
     "MistralForCausalLM": dense.build,
     "MixtralForCausalLM": experts.build_mixtral,
+    "NemotronHForCausalLM": nemotron_h.build_nemotron_h,
     "Olmo2ForCausalLM": dense.build_olmo,
     "Olmo3ForCausalLM": dense.build_olmo,
     "OlmoeForCausalLM": experts.build_qwen,
