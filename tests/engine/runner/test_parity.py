@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels.attention.choice import BACKENDS
@@ -598,6 +599,20 @@ def test_experts_in_one_product_give_the_references_tokens(name, tmp_path, monke
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
     engine = check(reference, folder, (1, 7, 33))
     assert engine.runner._part.model.why_not_captured is None
+
+
+def test_a_nemotron_is_read_by_newer_names_with_its_experts_in_one_tensor(tmp_path):
+    first, second = (write_random_checkpoint(tmp_path / name, nemotron_h_fields()) for name in ("each", "stacked"))
+    stored = load_file(second / "model.safetensors")
+    for kind in ("up_proj", "down_proj"):
+        of_layer = "backbone.layers.3.mixer.experts"
+        each = [stored.pop(f"{of_layer}.{number}.{kind}.weight") for number in range(6)]
+        stored[f"{of_layer}.{kind}"] = torch.stack(each)
+    save_file(
+        {name.replace("backbone.", "model."): each for name, each in stored.items()}, second / "model.safetensors"
+    )
+    prompts = [[7 * place % 250 + 2 for place in range(length)] for length in (3, 20)]
+    assert greedy_answers(small_engine(first), prompts, 8) == greedy_answers(small_engine(second), prompts, 8)
 
 
 def test_shards_hold_the_same_model_as_a_single_file(tmp_path, reference):
