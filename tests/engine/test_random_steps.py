@@ -126,7 +126,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "nemotron_h",
             "deepseek_v32",
             "glm_moe_dsa",
-        )  # fmt: skip
+        )
     }
 
 
