@@ -175,7 +175,7 @@ def test_the_log_says_what_computes_the_model(neox: Path, caplog) -> None:
     [
         ({"quantization": "int8"}, "quantization: is int8, and this model is computed by transformers' code"),
         ({"head_quantization": "int8"}, "head-quantization: is int8"),
-        ({"max_loras": 2}, "max-loras: or adapters are set"),
+        ({"max_loras": 2}, "max-loras: or adapters are set.* while it runs.*merged-adapter"),
     ],
 )
 def test_settings_that_do_not_compose_are_refused_by_name(settings: dict[str, Any], says: str, neox: Path) -> None:
@@ -212,10 +212,21 @@ REFUSED = {
     ),
     "base": ({"model_type": "gpt2", "architectures": ["GPT2Model"]}, "can be served, is GPT2LMHeadModel"),
     "quantised": (
-        {"model_type": "gpt2", "quantization_config": {"quant_method": "gptq", "bits": 4}},
-        "has a quantization_config",
+        {"model_type": "gpt2", "quantization_config": {"quant_method": "gptq", "bits": 3}},
+        "quantization_config.bits.* 4 and 8 are supported",
     ),
-    "mlx": ({"model_type": "gpt2", "quantization": {"group_size": 64, "bits": 4}}, "has a quantization;"),
+    "unknown bits": (
+        {"model_type": "gpt2", "quantization_config": {"quant_method": "hqq"}},
+        "quantization_config.quant_method.*supported are awq",
+    ),
+    "mxfp4": (
+        {"model_type": "gpt2", "quantization_config": {"quant_method": "mxfp4"}},
+        "whose layers are not stored one by one; for models that transformers computes GPTQ, AWQ",
+    ),
+    "mlx": (
+        {"model_type": "gpt2", "quantization": {"group_size": 64, "bits": 4}},
+        "weights as MLX stores them are not",
+    ),
     "cross": ({"model_type": "gpt2", "add_cross_attention": True}, "asks for add_cross_attention"),
     "remote": (
         {"model_type": "homemade", "auto_map": {"AutoModelForCausalLM": "modeling.Homemade"}},

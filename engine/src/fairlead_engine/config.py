@@ -165,6 +165,9 @@ class EngineConfig:
     max_cpu_loras: int | None = None
     """Adapters that the host's memory keeps beside, in the order of their last use; others are read from their folders
     when they are wanted. None = four times `max_loras`."""
+    merged_adapter: str | None = None
+    """Folder of one LoRA adapter, as PEFT writes it, that becomes part of the weights while they are loaded: of a model
+    that is computed by transformers' code, which takes none while it runs. None = none."""
     profile: str | None = None
     """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
     before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up

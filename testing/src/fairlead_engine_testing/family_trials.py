@@ -119,6 +119,7 @@ _ADAPTED = {
     ),
 }
 """Names of the linear layers that an adapter may change: recurrent ones and routers among them."""
+_MERGED = "merged at load"
 _EXPERTS = "experts"
 """Those that transformers stores as one parameter for all, which PEFT adapts by `target_parameters`."""
 
@@ -225,10 +226,24 @@ def lora(row: Row, folder: Path) -> Found:
     parts = _ADAPTED if row.generates else ["attention"]
     found = {part: _refusal(lambda part=part: compared(part), folder) for part in parts}  # type: ignore[misc]
     network = row.reference.from_pretrained(folder, dtype=torch.float32) if row.generates else None
+    if row.stands_for:
+        return {**found, _MERGED: _refusal(lambda: _compare_merged(folder, network), folder)}
     if network is None or not (names := expert_parameters(network)):
         return found
     adapted = adapted_by_peft(network, folder.with_name("experts-adapter"), names)
     return {**found, _EXPERTS: _refusal(lambda: _compare_experts(folder, adapted), folder)}
+
+
+def _compare_merged(folder: Path, network: Any) -> None:
+    """Of all linear layers."""
+    adapter = folder.with_name("merged-adapter")
+    adapted = adapted_by_peft(network, adapter, [], target_modules="all-linear")
+    model = LLM(str(folder), merged_adapter=str(adapter), **_SETTINGS)
+    [found] = model.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1))
+    with torch.inference_mode():
+        wanted = adapted(torch.tensor([PROMPT])).logits[0, :-1].float().log_softmax(-1)
+    own = wanted.gather(1, torch.tensor(PROMPT[1:]).unsqueeze(1)).squeeze(1)
+    assert float((_own(found) - own).abs().max()) < _EXACT
 
 
 def _compare_experts(folder: Path, adapted: Any) -> None:

@@ -9,7 +9,9 @@ import openai
 import pytest
 
 from fairlead_common.tokens.tokenizing import PromptTokenizer
+from fairlead_engine_testing.adapters import adapted_by_peft
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
+from fairlead_engine_testing.quantized_checkpoints import write_gptq
 
 pytestmark = pytest.mark.slow
 """transformers is imported once more, in the engine's process."""
@@ -57,6 +59,31 @@ def test_the_official_client_gets_the_references_tokens(engine: Any, folder: Pat
     assert "StableLmForCausalLM has no implementation of this engine's own" in engine.log.read_text()
     vectors = httpx.post(f"{engine.url}/v1/embeddings", json={"model": "tiny", "input": prompts[0]}, timeout=30)
     assert len(vectors.json()["data"][0]["embedding"]) == 64
+
+
+def test_a_quantised_checkpoint_with_an_adapter_merged_is_served(
+    folder: Path, tmp_path: Path, serve_folder: Any, start_engine: Any, tokenizer: PromptTokenizer
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    write_gptq(folder, tmp_path / "stored", tmp_path / "meant")
+    network = AutoModelForCausalLM.from_pretrained(tmp_path / "meant", dtype=torch.float32)
+    adapted = adapted_by_peft(network, tmp_path / "adapter", [], target_modules="all-linear")
+    engine = serve_folder(tmp_path / "stored", "--merged-adapter", str(tmp_path / "adapter"), name="merged")
+    prompt = tokenizer.encode("The quick brown fox")
+    body = {"model": "merged", "prompt": prompt, "max_tokens": 10, "temperature": 0.0, "ignore_eos": True}
+    reply = httpx.post(f"{engine.url}/v1/completions", json={**body, "return_token_ids": True}, timeout=60).json()
+    wanted = adapted.generate(
+        **tokenized(prompt), max_new_tokens=10, min_new_tokens=10, do_sample=False, eos_token_id=None
+    )
+    assert reply["choices"][0]["token_ids"] == wanted[0, len(prompt) :].tolist()
+
+    (tmp_path / "adapter/adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "use_dora": true}')
+    engine = start_engine("--model", str(tmp_path / "stored"), "--merged-adapter", str(tmp_path / "adapter"))
+    assert engine.wait_exit() != 0
+    assert "merged-adapter: cannot be merged" in engine.log.read_text()
+    assert "use_dora is True" in engine.log.read_text()
 
 
 def tokenized(prompt: list[int]) -> dict[str, Any]:

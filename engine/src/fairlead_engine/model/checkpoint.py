@@ -161,6 +161,10 @@ class Checkpoint:
     def names(self) -> set[str]:
         return set(self._file_of)
 
+    def unread(self) -> list[str]:
+        """Names of tensors that are neither read nor needless."""
+        return sorted(name for name in self._file_of.keys() - self._read if not name.endswith(_UNNEEDED))
+
     def raw(self, name: str) -> Tensor:
         """The tensor `name` as stored, in any shape and dtype, on our device."""
         self._read.add(name)

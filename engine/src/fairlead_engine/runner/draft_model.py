@@ -64,7 +64,7 @@ class DraftModel:
         own = replace(
             config, model=config.speculative_model, quantization=None, enforce_eager=True,
             speculative_method=None, speculative_model=None, num_speculative_tokens=None,
-            lora_modules=None, adapter_folder=None, max_loras=None,
+            lora_modules=None, adapter_folder=None, max_loras=None, merged_adapter=None,
         )  # fmt: skip
         self._part = ModelPart(own, ALONE)
         check_generates(self._part.config, "speculative_model")

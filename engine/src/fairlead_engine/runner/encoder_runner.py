@@ -34,6 +34,7 @@ _NEEDLESS = {
     "kv_cache_memory": "an encoder keeps no keys and values",
     "head_quantization": "an encoder has no output projection",
     "speculative_method": "an encoder generates nothing",
+    "merged_adapter": "an encoder takes no adapters",
     "profile": "an encoder's costs are learnt from its steps",
 }
 """Settings without effect, with the reason."""

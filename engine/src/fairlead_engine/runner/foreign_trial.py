@@ -32,9 +32,10 @@ def check_settings(settings: EngineConfig, num_ranks: int) -> None:
         raise ConfigError("tensor_parallel_size", f"is {num_ranks}, and {_WHY}: it is not divided", "leave it out")
     for name in ("quantization", "head_quantization"):
         if (value := getattr(settings, name)) is not None:
-            raise ConfigError(name, f"is {value}, and {_WHY}: its weights stay as they are stored", "leave it out")
+            raise ConfigError(name, f"is {value}, and {_WHY}: its weights are floats", "leave it out")
     if settings.num_adapter_slots:
-        raise ConfigError("max_loras", f"or adapters are set, and {_WHY}: it takes none", "leave them out")
+        hint = "merge one while the model is loaded, with merged-adapter"
+        raise ConfigError("max_loras", f"or adapters are set, and {_WHY}: it takes none while it runs", hint)
 
 
 logger = logging.getLogger(__name__)

@@ -131,7 +131,11 @@ class ModelPart:
         guesses = _asks_for_layer(settings, 0 if isinstance(found, ForeignConfig) else found.num_guessing_layers)
         if isinstance(found, ForeignConfig):
             check_settings(settings, self.shard.size)
-            return load_foreign(folder, found, self.dtype, self.device)
+            merged = None if settings.merged_adapter is None else Path(settings.merged_adapter)
+            return load_foreign(folder, found, self.dtype, self.device, merged)
+        if settings.merged_adapter is not None:
+            problem = "is set, and this model takes adapters while it runs"
+            raise ConfigError("merged_adapter", problem, "name its folder in lora-modules")
         if found.vision is not None and self.shard.size > 1:
             problem = f"is {self.shard.size}, and a model that sees images is not divided"
             raise ConfigError("tensor_parallel_size", problem, "leave it out, or take a smaller model")

@@ -12,8 +12,9 @@ from typing import Any
 
 from fairlead_common.models.families.registry import ARCHITECTURES, named_architecture
 from fairlead_common.models.json_fields import JsonFields
-from fairlead_common.models.quantized_checkpoints import QUANTIZATION_SECTIONS
+from fairlead_common.models.quantized_checkpoints import QUANTIZATION_SECTIONS, StoredFormat, parse_quantization
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.fallback.dequantized_weights import READABLE
 from fairlead_engine.model.task import read_task
 from fairlead_engine.types import ModelTask
 
@@ -43,6 +44,8 @@ class ForeignConfig:
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
     eos_token_ids: tuple[int, ...]
     task: ModelTask
+    quantization: StoredFormat | None = None
+    """Of the weights in the checkpoint, which become floats while they are loaded."""
 
 
 def read_foreign_config(folder: Path, fields: JsonFields) -> ForeignConfig:
@@ -65,6 +68,7 @@ def read_foreign_config(folder: Path, fields: JsonFields) -> ForeignConfig:
         dtype=dtype,
         eos_token_ids=() if ends is None else tuple(ends) if isinstance(ends, list | tuple) else (int(ends),),
         task=read_task(fields, network.__name__, sees_all=False),
+        quantization=_quantization(settings, fields),
     )
 
 
@@ -117,13 +121,27 @@ def _check_kind(settings: Any, fields: JsonFields) -> None:
     if found := [name for name in _OTHER_INPUTS if getattr(settings, name, None) is not None]:
         seeing = ", ".join(name for name in ARCHITECTURES if not name.endswith("ForCausalLM"))
         raise _refused(f"{kind} with {' and '.join(found)}", f"models that read text alone can be served, and {seeing}")
-    if section := next((name for name in QUANTIZATION_SECTIONS if fields.has(name)), None):
-        raise _refused(f"has a {section}", "weights that are stored quantised are read for this engine's own families")
     if settings.model_type in _BIASES_SCORES or getattr(settings, "alibi", False):
         raise _refused(
             f"{kind}, whose positions are a bias of attention's scores (ALiBi)",
             "attention over a paged cache here has none",
         )
+
+
+def _quantization(settings: Any, fields: JsonFields) -> StoredFormat | None:
+    """The format of the weights; `settings` no longer name one, which transformers would read by itself."""
+    stored = parse_quantization(fields)
+    if stored is not None and not isinstance(stored, READABLE):
+        told = " or ".join(sorted(stored.names))
+        raise _refused(
+            f"has a quantization_config of {told} whose layers are not stored one by one",
+            "for models that transformers computes GPTQ, AWQ, compressed-tensors and 8-bit floats are read; use the "
+            "unquantised checkpoint",
+        )
+    for name in QUANTIZATION_SECTIONS:
+        if hasattr(settings, name):
+            delattr(settings, name)
+    return stored
 
 
 def _network(transformers: Any, settings: Any, fields: JsonFields) -> Any:

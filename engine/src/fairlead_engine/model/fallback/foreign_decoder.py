@@ -1,7 +1,8 @@
 """A decoder computed by transformers, with our decoder's interface: a step's tokens in one row, attention over our
 cache.
 
-transformers reads the checkpoint's weights itself, with names of newer and older files.
+transformers reads the checkpoint's weights itself, with names of newer and older files; quantised ones are given to it
+as floats. An adapter is merged into them.
 """
 
 import importlib
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fairlead_common.models.model_config import DecoderShape
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import AdapterError, ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.kernels.norm_rope_store import HeadTurn
 from fairlead_engine.model.decoder import BetweenAttentions
@@ -30,8 +31,10 @@ from fairlead_engine.model.fallback.attention_survey import (
     attending,
     register,
 )
+from fairlead_engine.model.fallback.dequantized_weights import read_floats
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, first_line
 from fairlead_engine.model.layers import ForwardInput
+from fairlead_engine.model.lora.merging import merge_adapter
 
 _LOOKS_FOR_PADDING = "warn_if_padding_and_no_attention_mask"
 """A method of transformers' models that makes the host wait for the device."""
@@ -39,10 +42,16 @@ _LOOKS_FOR_PADDING = "warn_if_padding_and_no_attention_mask"
 
 def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> Any:
     """Reads safetensors, never pickles. Raises ModelLoadError, naming missing or left-over tensors."""
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(folder)}
+    if config.quantization is not None:
+        with torch.device("meta"):
+            names = config.network(config.settings)
+        state = read_floats(folder, config.quantization, dtype, names)
+        source = {"pretrained_model_name_or_path": None, "state_dict": state}
     try:
         with _without_progress():
             network, loading = config.network.from_pretrained(
-                str(folder),
+                **source,
                 config=config.settings,
                 dtype=dtype,
                 attn_implementation=NAME,
@@ -198,11 +207,15 @@ class ForeignDecoder:
 
 
 @torch.no_grad()
-def load_foreign(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> ForeignDecoder:
-    """Reads the weights and surveys the model's attention. Raises ModelLoadError for an unsupported model, and for
-    missing or left-over weights."""
+def load_foreign(
+    folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device, adapter: Path | None = None
+) -> ForeignDecoder:
+    """Reads the weights, merges the `adapter`, and surveys the model's attention. Raises ModelLoadError for an
+    unsupported model, and for missing or left-over weights, and ConfigError for an adapter that cannot be merged."""
     register()
     network = read_network(folder, config, dtype, device)
+    if adapter is not None:
+        _merge(adapter, network)
     trunk = _trunk(network)
     layers, output = _survey(config, network, trunk, device)
     shape = _shape(config, network, layers, output.last_hidden_state.shape[-1])
@@ -222,6 +235,15 @@ def load_foreign(folder: Path, config: ForeignConfig, dtype: torch.dtype, device
         num_parameters=sum(parameter.numel() for parameter in parameters),
         weight_bytes=sum(parameter.nbytes for parameter in parameters),
     )
+
+
+def _merge(adapter: Path, network: Any) -> None:
+    try:
+        num_weights = merge_adapter(adapter, network, network.get_input_embeddings().weight.shape[1])
+    except AdapterError as error:
+        hint = "give a folder of LoRA that PEFT has saved for this model"
+        raise ConfigError("merged_adapter", f"cannot be merged: {error.message}", hint) from error
+    logger.info("the adapter in %s is merged into %d weights", adapter, num_weights)
 
 
 def _shaken(_: Any, __: Any, vectors: Tensor) -> Tensor:

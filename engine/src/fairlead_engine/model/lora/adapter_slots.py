@@ -80,11 +80,13 @@ class AdapterSlots:
         *,
         hidden_size: int,
         expert_rank: int = 0,
+        are_merged: bool = False,
     ) -> None:
         """`rank`, `expert_rank`: the largest of any adapter, and of those of experts. `hidden_size`: of the model's
-        embeddings."""
+        embeddings. `are_merged`: adapters become part of the weights, however these are stored."""
         self.num_slots = num_slots
         self.hidden_size = hidden_size
+        self.are_merged = are_merged
         self.rank = rank
         self.dtype = dtype
         self.device = device

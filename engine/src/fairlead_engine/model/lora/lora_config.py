@@ -45,7 +45,8 @@ class LoraConfig:
         self.weights = files.weights
         self._fields = fields = files.fields
         for name, value in fields.items():
-            if name not in _HARMLESS and value not in (None, False, [], {}, ""):
+            is_known = name in _HARMLESS or (slots.are_merged and name == "fan_in_fan_out")
+            if not is_known and value not in (None, False, [], {}, ""):
                 raise self.wrong(name, f"is {value!r}: " + _ADVICE.get(name, "which this engine does not know"))
         if fields.get("bias", "none") != "none":
             raise self.wrong("bias", f"is {fields['bias']!r}: biases are not adapted; train with none")
