@@ -33,6 +33,8 @@ from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import decoder, layers, weights
 from fairlead_engine.model.linear import PlainLinear
 from fairlead_engine.model.loading import load_model, read_config
+from fairlead_engine.model.lora import expert_adapters
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.quantization import coded_linear, int4_weight_only, int8
 from fairlead_engine.model.quantization.fp8 import Fp8
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
@@ -252,6 +254,31 @@ def test_experts_take_four_launches_in_every_format_and_nobody_waits_for_who_goe
     assert launches.by_name["routes_kernel"] == 1, launches.by_name
     assert not WAITING & launches.by_name.keys(), launches.by_name
     assert launches.by_name.total() == 4, launches.by_name
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 200])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_a_layer_with_adapted_experts_launches_no_more_than_its_graph_is_foreseen_for(
+    family: str, num_tokens: int, launches: Launches, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nobody waits for who goes where, nor for whose row is whose."""
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    monkeypatch.setattr(expert_adapters, "weighted_product", expert_product_kernel.weighted_product)
+    monkeypatch.setattr(expert_adapters, "row_product", expert_product_kernel.row_product)
+    folder, cpu = write_random_checkpoint(tmp_path / "model", FAMILIES[family]()), torch.device("cpu")
+    config = read_config(folder)
+    slots = AdapterSlots(2, 8, torch.float32, cpu, hidden_size=config.hidden_size, expert_rank=4)
+    layer = load_model(folder, config, torch.float32, cpu, slots=slots).layers[0]
+    x, of_rows = torch.randn(num_tokens, config.hidden_size), torch.arange(num_tokens) % 3 - 1
+    with torch.inference_mode(), host_reads(allowed=False):
+        slots.now = slots.of_rows(None, of_rows)
+        with launches:
+            layer.attention.output(layer.attention.heads(x).flatten(1)[:, : layer.attention.attended_size])
+            layer.feed_forward.parts(x)
+    assert launches.by_name["expert_product_kernel"] == 2 + (4 if family == "gpt_oss" else 5), launches.by_name
+    assert not WAITING & launches.by_name.keys(), launches.by_name
+    most = step_graphs.ADAPTED_EXPERTS * step_graphs._LAUNCHES_PER_LAYER
+    assert launches.by_name.total() + MOST_LAUNCHES <= most, launches.by_name
 
 
 def test_a_product_of_rounded_rows_is_three_launches(launches, monkeypatch) -> None:

@@ -81,9 +81,9 @@ def test_what_is_left_of_a_device_is_reckoned_from_what_was_measured() -> None:
 
 def test_graphs_are_foreseen_by_layers_and_sizes() -> None:
     small, large = StepLimits(1, 8, 100), StepLimits(256, 8192, 100)
-    few, many = (foreseen_bytes(36, 7 * 10**9, limits, GIB, False) for limits in (small, large))
+    few, many = (foreseen_bytes(36, 7 * 10**9, limits, GIB, 0) for limits in (small, large))
     assert GIB < few < many < 2 * GIB
-    assert foreseen_bytes(72, 14 * 10**9, large, GIB, False) - GIB == 2 * (many - GIB)
+    assert foreseen_bytes(72, 14 * 10**9, large, GIB, 0) - GIB == 2 * (many - GIB)
 
 
 @pytest.fixture(scope="module")

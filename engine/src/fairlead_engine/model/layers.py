@@ -238,12 +238,12 @@ class GroupedExperts:
         rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
         routes, routing = with_factors(find_routes(logits, self.routing, x, rounds), self.routing)
         adapters = self.adapters
-        slots = None if adapters is None else adapters.slots.of_rows(len(x), each)
-        if adapters is None or slots is None:
+        pairs = None if adapters is None else adapters.pairs(routes, each)
+        if adapters is None or pairs is None:
             return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, routing)
-        within = gated_product(x, self.gate_up, routes, self.gate, adapters.before_gate(x, slots, routes))
+        within = gated_product(x, self.gate_up, routes, self.gate, adapters.before_gate(x, pairs))
         outputs = weighted_product(within, self.down, routes, self.routing)
-        return outputs.add_(adapters.behind_gate(within, slots, routes, self.routing))
+        return outputs.add_(adapters.behind_gate(within, pairs, routes.scores, self.routing))
 
 
 Experts = SparseExperts | GroupedExperts

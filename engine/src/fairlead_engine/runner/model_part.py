@@ -35,7 +35,7 @@ from fairlead_engine.runner.placement import choose_device, choose_dtype, pin_th
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_states import SlotStates, layer_caches
 from fairlead_engine.runner.slot_tokens import SlotTokens
-from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
+from fairlead_engine.runner.step_graphs import ADAPTED, ADAPTED_EXPERTS, StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.runner.tree_step import Standing, tree_step
 
@@ -212,10 +212,17 @@ class ModelPart:
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
             assert isinstance(self.model, Decoder)
             size = self.config.num_layers, self.model.config.num_parameters
-            has_adapters, num_recurrent = self._adapters is not None, len(self.config.recurrent)
-            to_come += foreseen_bytes(*size, limits, memory.work_space, has_adapters, num_recurrent)
+            num_recurrent = len(self.config.recurrent)
+            to_come += foreseen_bytes(*size, limits, memory.work_space, self._adapted_launches, num_recurrent)
         to_come -= (max_num_seqs + 1) * self.config.state_bytes(self.dtype.itemsize)  # there already, for the cache
         return self.shard.least(memory.left(utilization, to_come), self.device)
+
+    @property
+    def _adapted_launches(self) -> int:
+        """For `foreseen_bytes`."""
+        if (slots := self.model.slots) is None:
+            return 0
+        return ADAPTED_EXPERTS if slots.experts.modules else ADAPTED
 
     def capture(self, most_tokens: int) -> None:
         """Captures steps of up to `most_tokens` tokens, if graphs are used. Raises ConfigError where one cannot be."""

@@ -43,6 +43,8 @@ _LAUNCHES_PER_LAYER = 17
 """Most: five beside four products, each of three launches where rows are rounded and sums are scaled."""
 _LAUNCHES_OF_STATES = 60
 """The same of a layer that keeps states, whose gates and norms are computed operation by operation."""
+ADAPTED, ADAPTED_EXPERTS = 2, 3
+"""Launches of a layer with adapters over those of one without, and with adapters of experts."""
 
 Replay = Callable[[], None]
 Captured = TypeVar("Captured")
@@ -74,11 +76,11 @@ def _sizes(sizes: tuple[int, ...], most: int) -> list[int]:
 
 
 def foreseen_bytes(
-    num_layers: int, weights: int, limits: StepLimits, work_space: int, has_adapters: bool, num_recurrent: int = 0
+    num_layers: int, weights: int, limits: StepLimits, work_space: int, adapted: int, num_recurrent: int = 0
 ) -> int:
-    """Upper bound of the graphs' memory: the work space of the largest step, and the graphs themselves.
-    `num_recurrent`: layers among all that keep states."""
-    num_graphs = (1 + 2 * has_adapters) * len(decode_sizes(limits.max_num_seqs))  # one launches twice as much
+    """Upper bound of the graphs' memory: the work space of the largest step, and the graphs themselves. `adapted`: an
+    adapted decode's launches over a plain one's; 0 = none is captured. `num_recurrent`: layers that keep states."""
+    num_graphs = (1 + adapted) * len(decode_sizes(limits.max_num_seqs))
     num_graphs += len(token_sizes(limits.max_num_batched_tokens, weights // num_layers))
     launches = (num_layers - num_recurrent) * _LAUNCHES_PER_LAYER + num_recurrent * _LAUNCHES_OF_STATES
     return work_space + num_graphs * launches * _BYTES_PER_LAUNCH

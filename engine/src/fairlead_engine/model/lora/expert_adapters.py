@@ -146,6 +146,15 @@ class ExpertSlots:
         return slots.unsqueeze(1) != self._owners
 
 
+class AdaptedPairs(NamedTuple):
+    """Pairs of rows and their experts, for products with adapters."""
+
+    others: Tensor
+    """bool [pairs, slots x rank]: the columns of adapters other than the row's."""
+    routes: Routes
+    """Where pairs go, with scores of 1."""
+
+
 class ExpertAdapters(NamedTuple):
     """The adapters of a layer's experts."""
 
@@ -159,25 +168,28 @@ class ExpertAdapters(NamedTuple):
         first, second = (AdaptedLinear(base, of, self.slots) for base, of in zip((gate_up, down), tensors, strict=True))
         return first, second
 
-    def before_gate(self, x: Tensor, slots: Tensor, routes: Routes) -> Tensor:
-        """Added to the products of gate and up: [pairs, out_features]. `slots`: of the adapters of x's rows."""
+    def pairs(self, routes: Routes, each: int) -> AdaptedPairs | None:
+        """Of a step's rows, `each` of them a token's; None = no row has an adapter."""
+        num_rows, num_chosen = routes.experts.shape
+        if (slots := self.slots.of_rows(num_rows, each)) is None:
+            return None
+        plain = routes._replace(scores=torch.ones_like(routes.scores), largest=None, largest_within=None)
+        return AdaptedPairs(self.slots.others(slots.repeat_interleave(num_chosen)), plain)
+
+    def before_gate(self, x: Tensor, pairs: AdaptedPairs) -> Tensor:
+        """Added to the products of gate and up: [pairs, out_features]."""
         shrink, grow = self.gate_up.stacked
-        each = routes.experts.shape[1]
-        narrow = row_product(x, shrink, routes).view(routes.num_pairs, len(grow), -1)
-        narrow = narrow.masked_fill(self._others(slots, each).unsqueeze(1), 0.0)
-        plain = routes._replace(scores=torch.ones_like(routes.scores), largest=None, largest_within=None)
-        unweighted = ExpertRouting(each, normalised=False)
-        parts = [weighted_product(narrow[:, part], up, plain, unweighted) for part, up in enumerate(grow)]
-        return torch.cat(parts, dim=2).flatten(0, 1)
+        narrow = row_product(x, shrink, pairs.routes).view(pairs.routes.num_pairs, len(grow), -1)
+        narrow = narrow.masked_fill_(pairs.others.unsqueeze(1), 0.0)
+        unweighted = ExpertRouting(pairs.routes.experts.shape[1], normalised=False)
+        parts = [weighted_product(narrow[:, part], up, pairs.routes, unweighted) for part, up in enumerate(grow)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)).flatten(0, 1)
 
-    def behind_gate(self, rows: Tensor, slots: Tensor, routes: Routes, routing: ExpertRouting) -> Tensor:
-        """Added to the weighted outputs: [tokens, each, out_features]. `rows` [pairs, in_features]."""
+    def behind_gate(self, rows: Tensor, pairs: AdaptedPairs, scores: Tensor, routing: ExpertRouting) -> Tensor:
+        """Added to the weighted outputs: [tokens, each, out_features]. `rows` [pairs, in_features]; `scores`: of
+        `Routes`."""
         shrink, [grow] = self.down.stacked
-        each = routes.experts.shape[1]
-        plain = routes._replace(scores=torch.ones_like(routes.scores), largest=None, largest_within=None)
-        narrow = weighted_product(rows, shrink, plain, ExpertRouting(each, normalised=False)).flatten(0, 1)
-        narrow = narrow.masked_fill(self._others(slots, each), 0.0)
-        return weighted_product(narrow, grow, routes._replace(largest=None, largest_within=None), routing)
-
-    def _others(self, slots: Tensor, each: int) -> Tensor:
-        return self.slots.others(slots.repeat_interleave(each))
+        unweighted = ExpertRouting(pairs.routes.experts.shape[1], normalised=False)
+        narrow = weighted_product(rows, shrink, pairs.routes, unweighted).flatten(0, 1)
+        narrow = narrow.masked_fill_(pairs.others, 0.0)
+        return weighted_product(narrow, grow, pairs.routes._replace(scores=scores), routing)
