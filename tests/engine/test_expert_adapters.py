@@ -21,6 +21,8 @@ from fairlead_engine.model.layers import GroupedExperts, SharedExpert
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.lora import expert_adapters
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter
+from fairlead_engine.model.lora.lora_config import LoraConfig
+from fairlead_engine.model.lora.peft_files import PeftFiles
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, requests_of_all, serve
@@ -339,3 +341,19 @@ def test_kernels_give_what_torch_does(
     rows = torch.arange(num_tokens) % 3 != 2
     assert torch.allclose(found[0][rows], plain[rows], atol=1e-5)
     assert rows.all() or not torch.allclose(found[0][~rows], plain[~rows], atol=1e-3)
+
+
+def test_the_first_pattern_that_a_layer_has_decides(model: Path, tmp_path: Path) -> None:
+    """As peft takes them, whichever is longer."""
+    ranks = {"up_proj": 3, "experts.1.up_proj": 5, "layers.1.mlp.experts.0.up_proj": 2, "0.up_proj": 6}
+    adapter = write_random_adapter(tmp_path / "one", model, rank=4, targets=("up_proj",))
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    for order in (list(ranks), list(reversed(ranks))):
+        patterns = {name: ranks[name] for name in order}
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "rank_pattern": patterns}))
+        slots = AdapterSlots(1, 8, torch.float32, torch.device("cpu"), hidden_size=64, expert_rank=8)
+        load_model(model, read_config(model), torch.float32, torch.device("cpu"), slots=slots)
+        read = LoraConfig(PeftFiles(adapter), slots)
+        for layer, expert in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            name = f"model.layers.{layer}.mlp.experts.{expert}.up_proj"
+            assert read.rank_of(name) == next(ranks[each] for each in order if name.endswith(f".{each}"))

@@ -3,12 +3,13 @@ PEFT's is refused, by field."""
 
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from fairlead_engine.model.lora.adapter_slots import NEW_BLOCK, OLD_BLOCK, AdapterSlots
 from fairlead_engine.model.lora.peft_files import PeftFiles
 
+Number = TypeVar("Number", int, float)
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _PLAIN = re.compile(r"\^?[\w\\.]+\$?")
 """A pattern that is a name."""
@@ -58,15 +59,22 @@ class LoraConfig:
             raise self.wrong("r", f"is {self.rank}, and adapters here have at most {slots.rank}; see --max-lora-rank")
         self.alpha = self._number("lora_alpha", fields.get("lora_alpha", 8))
         self.is_by_root = self._boolean("use_rslora")
-        self._ranks = {key: self._positive_int("rank_pattern", value) for key, value in self._patterns("rank_pattern")}
-        self._alphas = {key: self._number("alpha_pattern", value) for key, value in self._patterns("alpha_pattern")}
+        self._ranks = {
+            key: (at, self._positive_int("rank_pattern", value))
+            for at, (key, value) in enumerate(self._patterns("rank_pattern"))
+        }
+        self._alphas = {
+            key: (at, self._number("alpha_pattern", value))
+            for at, (key, value) in enumerate(self._patterns("alpha_pattern"))
+        }
         self._parameters = self._names_of_parameters("target_parameters", slots)
         self._targets = self._names_of_modules("target_modules", slots)
         self._excluded = self._names("exclude_modules")
         layers = fields.get("layers_to_transform")
-        self._layers = None if layers is None else layers if isinstance(layers, list) else [layers]
-        if self._layers is not None and not all(type(each) is int for each in self._layers):
+        given = None if layers is None else layers if isinstance(layers, list) else [layers]
+        if given is not None and not all(type(each) is int for each in given):
             raise self.wrong("layers_to_transform", "must be whole numbers")
+        self._layers = None if given is None else frozenset(given)
 
     def check_rank(self, rank: int, most: int, flag: str, what: str = "adapters") -> None:
         """Raises AdapterError for a rank above a limit."""
@@ -77,14 +85,13 @@ class LoraConfig:
 
     def has_parameter(self, name: str) -> bool:
         """Whether `target_parameters` names this one."""
-        return any(_is_named(name, each) for each in self._parameters)
+        return _is_among(name, self._parameters)
 
     def rank_of(self, module: str) -> int:
-        return next((rank for key, rank in self._ranks.items() if _is_named(module, key)), self.rank)
+        return _first_of(module, self._ranks, self.rank)
 
     def scale_of(self, module: str) -> float:
-        alpha = next((alpha for key, alpha in self._alphas.items() if _is_named(module, key)), self.alpha)
-        rank = self.rank_of(module)
+        alpha, rank = _first_of(module, self._alphas, self.alpha), self.rank_of(module)
         return alpha / (math.sqrt(rank) if self.is_by_root else rank)
 
     def adapts(self, module: str) -> bool | None:
@@ -95,9 +102,9 @@ class LoraConfig:
                 return False
         if self._excluded is None or self._targets is None:
             return None
-        if any(_is_named(module, each) for each in self._excluded):
+        if _is_among(module, self._excluded):
             return False
-        return not self._targets or any(_is_named(module, each) for each in self._targets)
+        return not self._targets or _is_among(module, self._targets)
 
     def _positive_int(self, field: str, value: Any) -> int:
         if type(value) is not int or value < 1:
@@ -125,44 +132,56 @@ class LoraConfig:
                 raise self.wrong(field, f"has the pattern {key!r}; only names of modules are understood")
             yield key.removeprefix("^").removeprefix(_ANY).removesuffix("$").replace("\\", ""), value
 
-    def _names(self, field: str) -> list[str] | None:
+    def _names(self, field: str) -> frozenset[str] | None:
         """Empty without names; None = a pattern."""
         found = self._fields.get(field)
         if isinstance(found, str):
             return None
         if not isinstance(found, list | None) or not all(isinstance(each, str) for each in found or ()):
             raise self.wrong(field, f"must be names of modules, not {found!r}")
-        return found or []
+        return frozenset(found or ())
 
-    def _names_of_modules(self, field: str, slots: AdapterSlots) -> list[str] | None:
+    def _names_of_modules(self, field: str, slots: AdapterSlots) -> frozenset[str] | None:
         """Empty = all modules."""
         if self._fields.get(field) == "all-linear":
-            return []
+            return frozenset()
         names = self._names(field)
         if names is not None and not names:
             if self._parameters:
-                return [""]  # which no module is called
+                return frozenset({""})  # which no module is called
             raise self.wrong(field, "names nothing")
         known = [*slots.modules, *slots.experts.of_experts]
-        for name in names or ():
-            if not any(_is_named(module, name) for module in known):
-                there = ", ".join(sorted({module.rpartition(".")[2] for module in known}))
-                raise self.wrong(field, f"names {name!r}, which is no layer that can be adapted; there are {there}")
+        if unknown := sorted((names or frozenset()) - {end for module in known for end in _endings(module)}):
+            there = ", ".join(sorted({module.rpartition(".")[2] for module in known}))
+            raise self.wrong(field, f"names {unknown[0]!r}, which is no layer that can be adapted; there are {there}")
         return names
 
-    def _names_of_parameters(self, field: str, slots: AdapterSlots) -> list[str]:
+    def _names_of_parameters(self, field: str, slots: AdapterSlots) -> frozenset[str]:
         names = self._fields.get(field) or []
         if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
             raise self.wrong(field, f"must be names of parameters, not {names!r}")
         known = {*slots.experts.modules, *(f"{module}.weight" for module in slots.modules)}
         known |= {name.replace(OLD_BLOCK, NEW_BLOCK) for name in known}
-        for name in names:
-            if not any(_is_named(each, name) for each in known):
-                there = ", ".join(sorted({".".join(each.split(".")[-3:]) for each in slots.experts.parameters}))
-                told = f"there are {there}" if there else "experts cannot be adapted here, see --max-lora-expert-rank"
-                raise self.wrong(field, f"names {name!r}, which is no parameter that can be adapted; {told}")
-        return names
+        if unknown := sorted(set(names) - {end for each in known for end in _endings(each)}):
+            there = ", ".join(sorted({".".join(each.split(".")[-3:]) for each in slots.experts.parameters}))
+            told = f"there are {there}" if there else "experts cannot be adapted here, see --max-lora-expert-rank"
+            raise self.wrong(field, f"names {unknown[0]!r}, which is no parameter that can be adapted; {told}")
+        return frozenset(names)
 
 
-def _is_named(module: str, name: str) -> bool:
-    return module == name or module.endswith(f".{name}")
+def _endings(module: str) -> Iterator[str]:
+    """The name, and what is behind each of its dots: a configuration may mean the module by any of these. Looked up,
+    not compared one by one: files may name tens of thousands, and a model with experts has as many."""
+    yield module
+    while "." in module:
+        module = module.partition(".")[2]
+        yield module
+
+
+def _is_among(module: str, names: frozenset[str]) -> bool:
+    return any(end in names for end in _endings(module))
+
+
+def _first_of(module: str, patterns: Mapping[str, tuple[int, Number]], otherwise: Number) -> Number:
+    """The number of the first pattern, by place, that the module has; `otherwise`, if none."""
+    return min((patterns[end] for end in _endings(module) if end in patterns), default=(0, otherwise))[1]
