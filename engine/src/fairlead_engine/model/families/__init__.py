@@ -7,7 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families import deepseek, dense, experts, gemma4, hybrids, llama4, nemotron_h, qwen2_5_vl, recurrent
+from fairlead_engine.model.families import (
+    deepseek,
+    dense,
+    experts,
+    gemma4,
+    hybrids,
+    llama4,
+    nemotron_h,
+    qwen2_5_vl,
+    recurrent,
+)
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
