@@ -58,6 +58,8 @@ def bounds(family: str, dense: tuple[float, float, float]) -> tuple[float, float
         divergence, error = divergence + ROUTED_DIVERGENCE, error + ROUTED_ERROR
         if family in ("deepseek_v3", "glm4_moe_lite"):  # experts of latents count 2.5 and 1.8 times
             return 2 * divergence, 1.2 * error, agreement - 3 * ROUTED_DISAGREEMENT
+        if family == "phimoe":  # whose experts count whole, each of the two
+            return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT
         if family == "minimax_m2":  # whose scores, sigmoids with a bias, lie closer, and no expert is shared
             return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT
         return divergence, error, agreement - ROUTED_DISAGREEMENT

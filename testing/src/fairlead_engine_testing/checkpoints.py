@@ -50,6 +50,8 @@ _ROUTED_NAMES = {
     "HunYuanMoEV1ForCausalLM": ("gate.wg", "", "shared_mlp"),
 }
 """Names of router, bias of scores and shared experts, where they are not DeepSeek's."""
+_AS_MIXTRAL = ("MixtralForCausalLM", "MiniMaxM2ForCausalLM", "PhimoeForCausalLM")
+"""Experts named as Mixtral's."""
 _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
 
 
@@ -209,6 +211,13 @@ def smollm3_fields(**changes: Any) -> dict[str, Any]:
 def phi3_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Phi-3, with changes. It sees less than its context."""
     return {**_fields("Phi3ForCausalLM", "phi3"), "sliding_window": 20, "pad_token_id": 0, **changes}
+
+
+def phimoe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Phi-3.5-MoE, with changes."""
+    experts = {"num_local_experts": 3, "num_experts_per_tok": 2, "router_jitter_noise": 0.01, "lm_head_bias": True}
+    own = {"sliding_window": 20, "attention_bias": True, "rms_norm_eps": 1e-5}
+    return {**_fields("PhimoeForCausalLM", "phimoe"), **experts, **own, **changes}
 
 
 def gemma2_fields(**changes: Any) -> dict[str, Any]:
@@ -416,6 +425,7 @@ FAMILIES = {
     "olmo3": olmo3_fields,
     "olmoe": olmoe_fields,
     "phi3": phi3_fields,
+    "phimoe": phimoe_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,
     "qwen3_next": qwen3_next_fields,
@@ -515,6 +525,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         elif family.startswith("Gemma"):
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in norms)
+        if config.have_norms_bias:
+            yield from ((f"{prefix}.{name}.bias", (hidden,)) for name in norms)
         if index in config.recurrent and config.state is not None and config.state.is_mamba:
             yield from _mamba_layer(f"{prefix}.mamba", config)
         elif index in config.recurrent:
@@ -534,7 +546,9 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if isinstance(config, GptOssConfig):
             yield f"{prefix}.self_attn.sinks", (config.num_heads,)
             yield from _stacked_experts(f"{prefix}.mlp", config)
-        elif family in ("MixtralForCausalLM", "MiniMaxM2ForCausalLM") and isinstance(config, ExpertsConfig):
+        elif family in ("MixtralForCausalLM", "MiniMaxM2ForCausalLM", "PhimoeForCausalLM") and isinstance(
+            config, ExpertsConfig
+        ):
             if isinstance(config, RoutedExpertsConfig):
                 yield f"{prefix}.block_sparse_moe.e_score_correction_bias", (config.num_experts,)
             yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
@@ -561,6 +575,10 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         else:
             yield from _linears(f"{prefix}.mlp", gated, config.mlp_bias)
     yield f"model.{'final_layernorm' if isinstance(config, HybridConfig) else 'norm'}.weight", (hidden,)
+    if config.have_norms_bias:
+        yield "model.norm.bias", (hidden,)
+    if config.head_bias:
+        yield "lm_head.bias", (config.vocab_size,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)
 

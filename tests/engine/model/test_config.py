@@ -275,6 +275,8 @@ def test_windows_may_be_written_as_letters(tmp_path):
         ("gemma4", {"per_layer_config": {"1": {"head_dim": 24}}}, "per_layer_config"),
         ("gemma4_moe", {"num_global_key_value_heads": 3}, "num_global_key_value_heads is 3"),
         ("gemma4_moe", {"top_k_experts": 7}, r"top_k_experts is 7 .* num_experts \(6\)"),
+        ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok is 1"),
+        ("phimoe", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary scaling linear"),
         ("llama4", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config in this family"),
         ("llama4", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types sliding_attention"),
         ("llama4", {"no_rope_layers": [1]}, "no_rope_layers"),

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.model import weights
+from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
     bamba_fields,
@@ -48,6 +49,7 @@ from fairlead_engine_testing.checkpoints import (
     olmo3_fields,
     olmoe_fields,
     phi3_fields,
+    phimoe_fields,
     qwen2_fields,
     qwen2_moe_fields,
     qwen3_fields,
@@ -276,6 +278,15 @@ SHAPES = {
         rope_scaling={**LLAMA3_ROPE, "high_freq_factor": 1.0},
         tie_word_embeddings=True,
         layer_types=["full_attention", "chunked_attention"],
+    ),
+    "phimoe-odd": phimoe_fields(
+        num_local_experts=7,
+        router_jitter_noise=0.4,  # so that others count beside the best
+        lm_head_bias=False,
+        attention_bias=False,
+        sliding_window=None,
+        num_key_value_heads=1,
+        num_hidden_layers=3,
     ),
     "phi4-mini": phi3_fields(partial_rotary_factor=0.75, tie_word_embeddings=True, sliding_window=None),
     "dynamic-rope": llama_fields(rope_scaling={"type": "dynamic", "factor": 4.0}),
@@ -580,6 +591,17 @@ def test_positions_are_stretched_for_the_longest_context_that_is_served(share, t
         check(reference, folder, lengths, budget=40, max_model_len=longest)
 
 
+def test_scales_of_stretched_positions_are_given_for_short_contexts(tmp_path, reference):
+    scaling = {
+        "type": "longrope", "short_factor": [1.0 + 0.1 * pair for pair in range(8)], "long_factor": [3.0] * 8,
+        "short_mscale": 1.3, "long_mscale": 1.7, "original_max_position_embeddings": 64,
+    }  # fmt: skip
+    folder = write_random_checkpoint(tmp_path / "model", phimoe_fields(rope_scaling=scaling, sliding_window=None))
+    engine = check(reference, folder, (1, 30, 55), max_model_len=64)
+    assert engine.runner._part.config.rope.own_scale == 1.3
+    assert read_config(folder).for_context(65).rope.own_scale == 1.7
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -591,6 +613,7 @@ def test_positions_are_stretched_for_the_longest_context_that_is_served(share, t
         "llama4-top-2",
         "ernie4_5_moe",
         "gemma4-moe-inputs",
+        "phimoe-odd",
     ],
 )
 def test_experts_in_one_product_give_the_references_tokens(name, tmp_path, monkeypatch, reference):

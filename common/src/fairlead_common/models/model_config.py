@@ -262,7 +262,9 @@ class ModelConfig(DecoderShape):
     unturned: frozenset[int] = frozenset()
     """Layers without positions, which are the local layers then; else layers with a window are."""
     are_norms_centred: bool = False
-    """Whether normalisations subtract a vector's mean first, as LayerNorm does, here without a bias."""
+    """Whether normalisations of the stream subtract a vector's mean first, as LayerNorm does."""
+    have_norms_bias: bool = False
+    """Whether these add a bias then."""
     norm_offset: float = 0.0
     """Added to the weights of normalisations; some checkpoints store the difference."""
     embedding_scale: float = 1.0
@@ -282,6 +284,8 @@ class ModelConfig(DecoderShape):
     as they are once loaded."""
     tie_word_embeddings: bool
     """Whether the output projection is the embedding table."""
+    head_bias: bool = False
+    """Whether the output projection adds a bias."""
     vision: VisionConfig | None = None
     """The vision tower; None = the model sees no images."""
     outcome: LabelOutcome = LabelOutcome.PLAIN
@@ -356,12 +360,15 @@ class ModelConfig(DecoderShape):
         words = share(self.vocab_size, ranks)
         parts = [WeightPart("embed_tokens", 1, words, self.hidden_size, WeightRole.EMBEDDING)]
         parts += [*self.attention_parts(ranks), *self.feed_forward_parts(ranks)]
-        parts.append(vector("layernorms", self.norms_per_layer * self.num_layers, self.hidden_size))
+        each = 2 if self.have_norms_bias else 1
+        parts.append(vector("layernorms", each * self.norms_per_layer * self.num_layers, self.hidden_size))
         if self.vision is not None:
             parts += self.vision.parts()
         if not self.tie_word_embeddings:
             parts.append(WeightPart("lm_head", 1, words, self.hidden_size, WeightRole.HEAD))
-        return [*parts, vector("norm", 1, self.hidden_size)]
+        if self.head_bias:
+            parts.append(vector("lm_head.bias", 1, words))
+        return [*parts, vector("norm", each, self.hidden_size)]
 
     def attention_parts(self, ranks: int) -> list[WeightPart]:
         """Of all layers, what one rank has."""

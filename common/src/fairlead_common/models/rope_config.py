@@ -58,6 +58,8 @@ class RopeConfig:
     """yarn: whether the passage between begins and ends at a whole dimension."""
     scale: float = 1.0
     """yarn, longrope: of cosines and sines."""
+    short_scale: float | None = None
+    """longrope: the same for contexts up to the length of pre-training; None = `scale`."""
     score_weight: float = 0.0
     """yarn: weight of the stretch in the scale of attention scores (`yarn_scale`); 0 = scores are not scaled."""
     short_factors: tuple[float, ...] = ()
@@ -74,6 +76,11 @@ class RopeConfig:
     def for_context(self, longest: int) -> "RopeConfig":
         """The config for an engine with sequences of at most `longest` tokens."""
         return replace(self, is_long=longest > self.original_max_position_embeddings)
+
+    @property
+    def own_scale(self) -> float:
+        """Of cosines and sines for the contexts that are served."""
+        return self.scale if self.is_long or self.short_scale is None else self.short_scale
 
     def num_turned(self, head_dim: int) -> int:
         """Elements of a head that are turned."""

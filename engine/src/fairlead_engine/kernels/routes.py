@@ -31,6 +31,8 @@ class ExpertRouting(NamedTuple):
     """Whether scores with a bias are a softmax, too (ERNIE 4.5)."""
     factors: Tensor | None = None
     """float32 [experts], of their weights, which sum to 1 before; None = 1."""
+    jitter: float | None = None
+    """Two experts of a token are weighted apart, by `mix_apart`; None = all together."""
 
     @property
     def num_counted(self) -> int:
@@ -45,9 +47,25 @@ class ExpertRouting(NamedTuple):
 
 def route_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
     """A token's experts, from logits [rows, experts]: float32 weights, int64 indices [rows, num_chosen], best first."""
+    if routing.jitter is not None:
+        return mix_apart(logits, routing.jitter)
     scores, experts = choose_top_k(logits, routing)
     weights = shares(scores, routing)
     return weights if routing.factors is None else weights * routing.factors[experts], experts
+
+
+def mix_apart(logits: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+    """The best expert of each row and the best of the others, each with its share among the experts that score nearly
+    as high (SparseMixer, arXiv 2409.12136): `route_top_k`."""
+    scores, weights, experts = logits.float(), [], []
+    rest = scores
+    for _ in range(2):
+        best, expert = rest.max(-1, keepdim=True)
+        is_far = (best - scores) / scores.abs().maximum(best) > 2 * jitter
+        weights.append(rest.masked_fill(is_far, float("-inf")).softmax(-1).gather(1, expert))
+        experts.append(expert)
+        rest = rest.scatter(1, expert, float("-inf"))
+    return torch.cat(weights, 1), torch.cat(experts, 1)
 
 
 def choose_top_k(logits: Tensor, routing: ExpertRouting) -> tuple[Tensor, Tensor]:
@@ -68,14 +86,6 @@ def shares(scores: Tensor, routing: ExpertRouting) -> Tensor:
     if routing.normalised:
         scores = scores / (scores.sum(dim=-1, keepdim=True) + routing.least_sum)
     return scores if routing.scale == 1.0 else scores * routing.scale
-
-
-def with_factors(routes: "Routes", routing: ExpertRouting) -> "tuple[Routes, ExpertRouting]":
-    """The same weights, in a form without `factors`."""
-    if routing.factors is None:
-        return routes, routing
-    scores = shares(routes.scores, routing) * routing.factors[routes.experts]
-    return routes._replace(scores=scores), ExpertRouting(routing.num_chosen, normalised=False)
 
 
 def _within_groups(merits: Tensor, routing: ExpertRouting, num_counted: int) -> Tensor:
@@ -124,3 +134,21 @@ def pair_up(experts: Tensor, scores: Tensor, num_experts: int) -> Routes:
     numbers = torch.where(is_chosen.flatten(1), pairs, experts.numel())
     order = numbers.sort(dim=1).values[:, : len(experts)]
     return Routes(experts.int(), scores, order.int(), is_chosen.flatten(1).sum(1, dtype=torch.int32))
+
+
+def weighted_routes(
+    logits: Tensor, routing: ExpertRouting, x: Tensor, rounds: bool = False
+) -> tuple[Routes, ExpertRouting]:
+    """`find_routes`, and a routing with the same weights that products know: without `factors` and `jitter`."""
+    if routing.jitter is None and routing.factors is None:
+        return find_routes(logits, routing, x, rounds), routing
+    final = ExpertRouting(routing.num_chosen, normalised=False)
+    if routing.jitter is None:
+        routes = find_routes(logits, routing, x, rounds)
+        assert routing.factors is not None
+        return routes._replace(scores=shares(routes.scores, routing) * routing.factors[routes.experts]), final
+    weights, experts = route_top_k(logits, routing)
+    routes = pair_up(experts, weights, logits.shape[1])
+    if not rounds:
+        return routes, final
+    return routes._replace(largest=x.abs().amax(1).float(), largest_within=weights.new_zeros(weights.numel())), final

@@ -21,7 +21,7 @@ from fairlead_engine.kernels.gates import SILU, Gate, silu_mul, squared_relu
 from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn
 from fairlead_engine.kernels.recurrence import StateRows
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
-from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k, with_factors
+from fairlead_engine.kernels.routes import ExpertRouting, route_top_k, weighted_routes
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_layers import AdaptedRows
 from fairlead_engine.model.lora.expert_adapters import ExpertAdapters, ExpertSlots
@@ -100,10 +100,13 @@ class RMSNorm:
 
 @dataclass(frozen=True, slots=True)
 class CentredNorm(RMSNorm):
-    """The same with the mean subtracted first, computed in float32."""
+    """The same with the mean subtracted first, and perhaps with a bias, computed in float32."""
+
+    bias: Tensor | None = None
 
     def alone(self, x: Tensor) -> Tensor:
-        return layer_norm(x.float(), x.shape[-1:], self.weight.float(), eps=self.eps).to(x.dtype)
+        bias = None if self.bias is None else self.bias.float()
+        return layer_norm(x.float(), x.shape[-1:], self.weight.float(), bias, self.eps).to(x.dtype)
 
     def __call__(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
         if update is not None:
@@ -236,14 +239,14 @@ class GroupedExperts:
         if not len(x):
             return x.new_empty(0, self.routing.num_chosen, x.shape[1])
         rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
-        routes, routing = with_factors(find_routes(logits, self.routing, x, rounds), self.routing)
+        routes, routing = weighted_routes(logits, self.routing, x, rounds)
         adapters = self.adapters
         pairs = None if adapters is None else adapters.pairs(routes, each)
         if adapters is None or pairs is None:
             return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, routing)
         within = gated_product(x, self.gate_up, routes, self.gate, adapters.before_gate(x, pairs))
-        outputs = weighted_product(within, self.down, routes, self.routing)
-        return outputs.add_(adapters.behind_gate(within, pairs, routes.scores, self.routing))
+        outputs = weighted_product(within, self.down, routes, routing)
+        return outputs.add_(adapters.behind_gate(within, pairs, routes.scores, routing))
 
 
 Experts = SparseExperts | GroupedExperts

@@ -228,16 +228,25 @@ class Weights:
 
     def _head(self, embedding: Tensor | None, words: slice) -> Linear:
         """The output projection to these words; `embedding`: the one it is tied to."""
+        vocab_size, has_bias, bias = self._config.vocab_size, self._config.head_bias, None
+        if embedding is None and self._head_format is None:
+            projection = {_HEAD: vocab_size}
+            return self.linear(
+                projection, self._config.hidden_size, bias=has_bias, is_sensitive=True, row_parts=[words]
+            )
+        if has_bias:
+            bias = self._checkpoint.stacked([f"{_HEAD}.bias"], [vocab_size], row_parts=[words])
+            self._count(bias, vocab_size)
         if self._head_format is not None:
-            return self._rounded_head(self._head_format, embedding, words)
-        if embedding is None:
-            projection = {_HEAD: self._config.vocab_size}
-            return self.linear(projection, self._config.hidden_size, is_sensitive=True, row_parts=[words])
-        head = make_linear(embedding)
+            return self._rounded_head(self._head_format, embedding, bias, words)
+        assert embedding is not None
+        head = make_linear(embedding, bias)
         self._weight_bytes += embedding.nbytes * head.copies_weight
         return head
 
-    def _rounded_head(self, weight_format: WeightFormat, weight: Tensor | None, words: slice) -> Linear:
+    def _rounded_head(
+        self, weight_format: WeightFormat, weight: Tensor | None, bias: Tensor | None, words: slice
+    ) -> Linear:
         """`_head` in `weight_format`; `weight`: the tied embedding. Raises ConfigError for a quantised projection."""
         hidden, vocab_size = self._config.hidden_size, self._config.vocab_size
         if weight is None:
@@ -247,7 +256,7 @@ class Weights:
             weight = self._checkpoint.stacked([f"{_HEAD}.weight"], [vocab_size], hidden, row_parts=[words])
             self._num_parameters += vocab_size * hidden
         parts = [weight_format.quantize(part) for part in torch.split(weight, max(1, _MOST_ROUNDED // hidden))]
-        head = weight_format.linear(QuantizedWeight.stacked(parts), None, self._checkpoint.dtype)
+        head = weight_format.linear(QuantizedWeight.stacked(parts), bias, self._checkpoint.dtype)
         self._weight_bytes += head.weight_bytes
         return head
 
@@ -612,8 +621,14 @@ class Weights:
         if offset := self._config.norm_offset if offset is None else offset:
             weight = (weight.float() + offset).to(weight.dtype)
         self._count(weight, size)
-        kind = CentredNorm if self._config.are_norms_centred else RMSNorm
-        return kind(weight, self._config.rms_norm_eps if eps is None else eps)
+        eps = self._config.rms_norm_eps if eps is None else eps
+        if not self._config.are_norms_centred:
+            return RMSNorm(weight, eps)
+        bias = None
+        if self._config.have_norms_bias:
+            bias = self._checkpoint.tensor(f"{name}.bias", size)[part]
+            self._count(bias, size)
+        return CentredNorm(weight, eps, bias)
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
         """Counts a tensor that is this rank's part of `num_parameters`."""

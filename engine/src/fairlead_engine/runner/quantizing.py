@@ -223,7 +223,7 @@ class _Rounding:
             return  # which reads the same normalisation
         if part == "mlp" and has(f"{layer}.pre_feedforward_layernorm.weight"):
             norm = "pre_feedforward_layernorm"
-        if each.seen is None:
+        if each.seen is None or has(f"{layer}.{norm}.bias"):  # which would have to be divided, too
             return
         key = f"{layer}.{norm}.weight"
         own = self._checkpoint.raw(key)

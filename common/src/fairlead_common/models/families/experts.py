@@ -15,6 +15,7 @@ from fairlead_common.models.model_config import (
     windows_alternating,
     windows_everywhere,
 )
+from fairlead_common.models.rope_config import RopeKind
 from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share, vector
 
 
@@ -81,6 +82,37 @@ def parse_mixtral(fields: JsonFields) -> ExpertsConfig:
     shape = parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, rope_theta=1e6, windows=windows_everywhere)
     experts = expert_counts(fields, "num_local_experts", fields.positive_int("num_local_experts", 8), 2)
     return ExpertsConfig(**shape, **experts, expert_size=shape["intermediate_size"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhimoeConfig(ExpertsConfig):
+    jitter: float
+    """Half the distance from the best score, as a share, within which an expert counts beside the best."""
+
+
+def parse_phimoe(fields: JsonFields) -> PhimoeConfig:
+    """Mixtral with two experts of a token that are weighted apart, and biases; scales of stretched positions are
+    given for contexts up to the length of pre-training, and for longer ones."""
+    shape = parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, rope_theta=1e6, windows=windows_everywhere)
+    experts = expert_counts(fields, "num_local_experts", fields.positive_int("num_local_experts", 16), 2)
+    if experts["num_experts_per_token"] != 2:
+        raise fields.unsupported("num_experts_per_tok", "of a Phi with experts two for each token are supported")
+    rope, scaling = shape["rope"], fields.section("rope_parameters") or fields.section("rope_scaling")
+    if rope.kind not in (RopeKind.DEFAULT, RopeKind.LONGROPE):
+        raise refuse(f"rotary scaling {rope.kind}", "of a Phi with experts longrope is supported")
+    if rope.kind is RopeKind.LONGROPE and scaling is not None:
+        long, short = (scaling.positive_number(f"{name}_mscale") for name in ("long", "short"))
+        shape["rope"] = replace(rope, scale=long, short_scale=short)
+    return PhimoeConfig(
+        **shape,
+        **experts,
+        **attention_bias(fields, False),
+        expert_size=shape["intermediate_size"],
+        are_norms_centred=True,
+        have_norms_bias=True,
+        head_bias=fields.boolean("lm_head_bias", False),
+        jitter=fields.positive_number("router_jitter_noise", 0.01),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Olmo3ForCausalLM": FamilyFields("olmo3", dense.parse_olmo3),
     "OlmoeForCausalLM": FamilyFields("olmoe", experts.parse_olmoe),
     "Phi3ForCausalLM": FamilyFields("phi3", dense.parse_phi3),
+    "PhimoeForCausalLM": FamilyFields("phimoe", experts.parse_phimoe),
     "Qwen2ForCausalLM": FamilyFields("qwen2", dense.parse_qwen2),
     "Qwen2_5_VLForConditionalGeneration": FamilyFields("qwen2_5_vl", parse_qwen2_5_vl),
     "Qwen2MoeForCausalLM": FamilyFields("qwen2_moe", experts.parse_qwen2_moe),

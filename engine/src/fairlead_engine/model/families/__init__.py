@@ -55,6 +55,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Olmo3ForCausalLM": dense.build_olmo,
     "OlmoeForCausalLM": experts.build_qwen,
     "Phi3ForCausalLM": dense.build_phi3,
+    "PhimoeForCausalLM": experts.build_mixtral,
     "Qwen2ForCausalLM": dense.build,
     "Qwen2_5_VLForConditionalGeneration": qwen2_5_vl.build,
     "Qwen2MoeForCausalLM": experts.build_qwen,

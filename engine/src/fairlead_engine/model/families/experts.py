@@ -1,9 +1,10 @@
 """Families with several experts in place of one feed-forward layer; each token takes a few.
 
-Mixtral (arXiv 2401.04088). Qwen1.5-MoE, Qwen2-MoE (arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3
-with many narrow experts, and in the older ones an expert for all tokens. gpt-oss (arXiv 2508.10925): experts with
-clamped gates, stored in one tensor; every other layer has a window, and heads have sinks. Cohere 2, ERNIE 4.5,
-Granite, Hunyuan and MiniMax-M2 differ in names, in scores and in experts for all tokens.
+Mixtral (arXiv 2401.04088), and Phi-3.5-MoE, whose experts are weighted apart (arXiv 2409.12136). Qwen1.5-MoE,
+Qwen2-MoE (arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3 with many narrow experts, and in the
+older ones an expert for all tokens. gpt-oss (arXiv 2508.10925): experts with clamped gates, stored in one tensor; every
+other layer has a window, and heads have sinks. Cohere 2, ERNIE 4.5, Granite, Hunyuan and MiniMax-M2 differ in names, in
+scores and in experts for all tokens.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairlead_common.models.families.cohere2_moe import Cohere2ExpertsConfig
-from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, RoutedExpertsConfig
+from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, PhimoeConfig, RoutedExpertsConfig
 from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
@@ -24,8 +25,10 @@ from fairlead_engine.model.weights import NormNames, Weights, layer_index
 
 
 def build_mixtral(weights: Weights, config: ExpertsConfig) -> Decoder:
+    jitter = config.jitter if isinstance(config, PhimoeConfig) else None
+
     def experts(prefix: str) -> Experts:
-        chosen = config.num_experts, ExpertRouting(config.num_experts_per_token)
+        chosen = config.num_experts, ExpertRouting(config.num_experts_per_token, jitter=jitter)
         return weights.experts(f"{prefix}.block_sparse_moe", *chosen, gate="w1", up="w3", down="w2")
 
     return weights.decoder(attention=weights.attention, feed_forward=experts)
