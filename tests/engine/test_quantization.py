@@ -35,8 +35,8 @@ NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")
 WITH_EXPERTS = (
-    "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "mixtral", "phimoe", "qwen2_moe",
-    "qwen3_moe",
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "mixtral", "phimoe",
+    "qwen2_moe", "qwen3_moe",
 )  # fmt: skip
 
 

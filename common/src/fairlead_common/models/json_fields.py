@@ -70,17 +70,14 @@ class JsonFields:
             f"{self.path.name}: {self._prefix}{name} is {value}, which this engine lacks; {remedy}",
         )
 
-    def is_false(self, name: str) -> bool:
-        """Whether the field is false; any other value counts as true."""
-        return self._values.get(name) is False
+    def is_exactly(self, name: str, value: bool | int) -> bool:
+        """Whether the field has this value and type; -1 stands for the last or for all in some fields."""
+        found = self._values.get(name)
+        return type(found) is type(value) and found == value
 
     @property
     def num_fields(self) -> int:
         return len(self._values)
-
-    def is_minus_one(self, name: str) -> bool:
-        """Whether the field is -1, which stands for the last or for all."""
-        return self._values.get(name) == -1
 
     def says(self, name: str, text: str) -> bool:
         """Whether the field is this text."""
@@ -118,7 +115,7 @@ class JsonFields:
 
     def positive_or_all(self, name: str) -> int | None:
         """A positive integer; None = absent, or -1 (all)."""
-        return None if self.is_minus_one(name) or not self.has(name) else self.positive_int(name)
+        return None if self.is_exactly(name, -1) or not self.has(name) else self.positive_int(name)
 
     def positive_number(self, name: str, default: float | None = None) -> float:
         value = self._given(name, default)

@@ -114,7 +114,7 @@ def _gptq(fields: JsonFields) -> GptqFormat:
             if section.has(name):
                 raise section.unsupported(name, "all layers must have the same, or be left as they are")
     group = fields.positive_or_all("group_size")
-    return GptqFormat(num_bits, group, _ZEROS_LACK[version], not fields.is_false("sym"))
+    return GptqFormat(num_bits, group, _ZEROS_LACK[version], not fields.is_exactly("sym", False))
 
 
 @dataclass(frozen=True, slots=True)

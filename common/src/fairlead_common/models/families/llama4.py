@@ -59,7 +59,7 @@ def _windows(fields: JsonFields, unturned: frozenset[int]) -> tuple[int, ...]:
 
 
 def _growth(fields: JsonFields, unturned: dict[str, Any]) -> QueryGrowth | None:
-    if not unturned or fields.is_false("attn_temperature_tuning"):  # older files have a number
+    if not unturned or fields.is_exactly("attn_temperature_tuning", False):  # older files have a number
         return None
     return QueryGrowth(fields.positive_int("floor_scale", 8192), fields.positive_number("attn_scale", 0.1), 1)
 

@@ -32,7 +32,7 @@ def build_glm4_moe(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
 
 def _decoder(weights: Weights, config: RoutedExpertsConfig, attention: Callable[[str], AttentionLayer]) -> Decoder:
     """Layers behind the model's guess: the first is read where it is wanted; the rest, and its copies of the model's
-    embedding and output projection, are left."""
+    embedding and output projection, are left. Where layers choose keys the first is left, too."""
     for index in range(config.num_layers, config.num_layers + config.num_guessing_layers):
         weights.skip(f"model.layers.{index}.")
     beside = f"model.layers.{config.num_layers}"
@@ -41,7 +41,7 @@ def _decoder(weights: Weights, config: RoutedExpertsConfig, attention: Callable[
     return weights.decoder(
         attention=attention,
         feed_forward=lambda prefix: routed_experts(weights, config, prefix),
-        guessing=names if config.num_guessing_layers else None,
+        guessing=names if config.num_guessing_layers and not config.indexed else None,
     )
 
 
