@@ -35,6 +35,11 @@ class ExpertRouting(NamedTuple):
     """Two experts of a token are weighted apart, by `mix_apart`; None = all together."""
 
     @property
+    def is_known_to_products(self) -> bool:
+        """Whether products turn scores into weights by themselves."""
+        return self.factors is None and self.jitter is None
+
+    @property
     def num_counted(self) -> int:
         """Number of best experts whose scores are a group's."""
         return 1 if self.bias is None else 2
@@ -140,13 +145,11 @@ def weighted_routes(
     logits: Tensor, routing: ExpertRouting, x: Tensor, rounds: bool = False
 ) -> tuple[Routes, ExpertRouting]:
     """`find_routes`, and a routing with the same weights that products know: without `factors` and `jitter`."""
-    if routing.jitter is None and routing.factors is None:
-        return find_routes(logits, routing, x, rounds), routing
     final = ExpertRouting(routing.num_chosen, normalised=False)
     if routing.jitter is None:
-        routes = find_routes(logits, routing, x, rounds)
-        assert routing.factors is not None
-        return routes._replace(scores=shares(routes.scores, routing) * routing.factors[routes.experts]), final
+        routes, factors = find_routes(logits, routing, x, rounds), routing.factors
+        assert factors is not None, "`find_routes` is enough"
+        return routes._replace(scores=shares(routes.scores, routing) * factors[routes.experts]), final
     weights, experts = route_top_k(logits, routing)
     routes = pair_up(experts, weights, logits.shape[1])
     if not rounds:

@@ -21,7 +21,7 @@ from fairlead_engine.kernels.gates import SILU, Gate, silu_mul, squared_relu
 from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn
 from fairlead_engine.kernels.recurrence import StateRows
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
-from fairlead_engine.kernels.routes import ExpertRouting, route_top_k, weighted_routes
+from fairlead_engine.kernels.routes import ExpertRouting, find_routes, route_top_k, weighted_routes
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_layers import AdaptedRows
 from fairlead_engine.model.lora.expert_adapters import ExpertAdapters, ExpertSlots
@@ -239,8 +239,11 @@ class GroupedExperts:
         if not len(x):
             return x.new_empty(0, self.routing.num_chosen, x.shape[1])
         rounds = self.gate_up.rounds_by_rows or self.down.rounds_by_rows
-        routes, routing = weighted_routes(logits, self.routing, x, rounds)
-        adapters = self.adapters
+        routing, adapters = self.routing, self.adapters
+        if routing.is_known_to_products:
+            routes = find_routes(logits, routing, x, rounds)
+        else:
+            routes, routing = weighted_routes(logits, routing, x, rounds)
         pairs = None if adapters is None else adapters.pairs(routes, each)
         if adapters is None or pairs is None:
             return weighted_product(gated_product(x, self.gate_up, routes, self.gate), self.down, routes, routing)
