@@ -132,7 +132,7 @@ def test_a_tokenizer_without_an_end_names_none(config, tmp_path):
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config"),
-        ({"rope_scaling": {"rope_type": "proportional", "factor": 4.0}}, "proportional"),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}, "spiral"),
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [2]}}, "1 short and 1 long"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor 0\.5"),

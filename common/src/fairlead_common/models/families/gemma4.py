@@ -106,7 +106,7 @@ class Gemma4Config(ModelConfig):
             inner, count = share(self.expert_size, ranks), num * self.num_experts
             parts += [
                 *gated_feed_forward("experts", count, hidden, inner, role=WeightRole.EXPERT),
-                WeightPart("router.proj", num, self.num_experts, hidden, WeightRole.PRECISE),
+                WeightPart("router.proj", num, self.num_experts, hidden, WeightRole.NARROW),
                 vector("router.scales", num, hidden + self.num_experts),
                 vector("feedforward_layernorms", 3 * num, hidden),
             ]

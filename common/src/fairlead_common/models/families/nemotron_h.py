@@ -48,7 +48,7 @@ class NemotronHConfig(RoutedExpertsConfig):
         hidden, latent, inner = self.hidden_size, self.latent_size, share(self.expert_size, ranks)
         each, width, role = num * self.num_experts, latent or hidden, WeightRole.EXPERT
         parts = [
-            WeightPart("mixer.gate", num, self.num_experts, hidden, WeightRole.PRECISE),
+            WeightPart("mixer.gate", num, self.num_experts, hidden, WeightRole.NARROW),
             vector("mixer.gate.e_score_correction_bias", num, self.num_experts),
             WeightPart("mixer.experts.up_proj", each, inner, width, role),
             WeightPart("mixer.experts.down_proj", each, width, inner, role),

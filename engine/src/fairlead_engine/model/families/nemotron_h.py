@@ -62,15 +62,21 @@ def _experts(weights: Weights, config: NemotronHConfig, prefix: str) -> SharedEx
         num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale,
         bias=weights.offsets(f"{prefix}.gate.e_score_correction_bias", config.num_experts),
     )  # fmt: skip
-    each = tuple(
-        UngatedFeedForward(
-            up=weights.linear({f"{name}.up_proj": inner}, width, row_parts=[part], sums=False),
-            down=weights.linear({f"{name}.down_proj": width}, inner, column_part=part, sums=False),
-        )
-        for name in names
+    ups, downs = (
+        [{f"{name}.{kind}": size} for name in names] for kind, size in (("up_proj", inner), ("down_proj", width))
     )
-    router = weights.linear({f"{prefix}.gate": config.num_experts}, hidden, is_sensitive=True)
-    experts = SparseExperts(router, each, routing, weights.shard)
+    adapters = None
+    if weights.slots is not None:
+        adapters = weights.slots.adapted_experts(ups, downs, (width, inner), [part], part)
+    each = []
+    for index, (up_name, down_name) in enumerate(zip(ups, downs, strict=True)):
+        up = weights.linear(up_name, width, row_parts=[part], sums=False, adapts=False)
+        down = weights.linear(down_name, inner, column_part=part, sums=False, adapts=False)
+        if adapters is not None:
+            up, down = adapters.adapted(index, up, down)
+        each.append(UngatedFeedForward(up=up, down=down))
+    router = weights.linear({f"{prefix}.gate": config.num_experts}, hidden, is_sensitive=True, adapts=True)
+    experts = SparseExperts(router, tuple(each), routing, weights.shard, adapters.slots if adapters else None)
     shared = _ungated(weights, config, f"{prefix}.shared_experts", config.shared_expert_size)
     if config.latent_size is None:
         return SharedExpert(experts, shared)

@@ -162,9 +162,10 @@ class AdapterSlots:
         if not self.experts.rank:
             return None
         layer = next(iter(down[0])).rpartition(".")[0].rpartition(".")[0]
+        first = "gate_up_proj" if len(gate_up[0]) > 1 else next(iter(gate_up[0])).rpartition(".")[2]
         of_all = []
         for experts, name, size, parts, columns in (
-            (gate_up, "gate_up_proj", sizes[0], row_parts, slice(None)),
+            (gate_up, first, sizes[0], row_parts, slice(None)),
             (down, "down_proj", sizes[1], [slice(None)], column_part),
         ):
             tensors = self.experts.tensors(
