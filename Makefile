@@ -29,7 +29,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference schemas families dinghy bench-engine bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference schemas families dinghy bench-engine bench-routing bench-autoscaling clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,6 +148,9 @@ bench-engine: setup-dev ## Our engine beside every peer that can be had, into do
 
 bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
 	$(BIN)/python operator/benchmarks/routing.py
+
+bench-autoscaling: setup-dev ## The autoscaler against rivals that are a formula each, in virtual time (about 10 minutes on two cores)
+	$(BIN)/python operator/benchmarks/autoscaling.py
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis bench-out

@@ -39,6 +39,9 @@ NUM_BLOCKS, TOKEN_BUDGET = 10_000, 512
 STEP_SECONDS = 0.02
 """Decode steps are joined up to this length (`EngineModel.begin_step`)."""
 
+Decide = Callable[[Signals, Autoscaling, History], Recommendation]
+"""A policy: `recommend`, or a rival of a benchmark."""
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request(ModelSequence):
@@ -62,6 +65,7 @@ class ScaledReplica(TimedEngine):
     def stepped(self, outcome: StepOutcome) -> None:
         self._fleet.note(outcome)
         if self.draining and not self.model.num_requests:
+            self._fleet.count_replicas()
             self._fleet.replicas.remove(self)
 
 
@@ -92,8 +96,10 @@ class ScaledFleet:
         replicas: int = 1,
         seed: int = 0,
         told_cost: StepCost | None = None,
+        decide: Decide = recommend,
     ) -> None:
         """`told_cost`: the step cost that engines report; None = the true `cost`."""
+        self._policy = decide
         self.spec, self.workload, self.cost, self.told_cost = spec, workload, cost, told_cost or cost
         self.slots, self.cold_start = slots, cold_start
         self.random = random.Random(seed)
@@ -112,6 +118,9 @@ class ScaledFleet:
         """Time and TTFT of each first token."""
         self.is_silent = False
         """Whether the gateway sends no signals; may be set between runs."""
+        self.replica_seconds = 0.0
+        """Of all replicas up to the last change, with those that start and drain."""
+        self._counted_until = 0.0
         self._next_tick = 0.0
         self._draw_arrival()
         self._tick_at(TICK_SECONDS)
@@ -127,6 +136,12 @@ class ScaledFleet:
         while self.clock.advance(end):
             if self.waiting:
                 self._dispatch()
+        self.count_replicas()
+
+    def count_replicas(self) -> None:
+        """Adds the time since the last call to `replica_seconds`; called before the number of replicas changes."""
+        self.replica_seconds += len(self.replicas) * (self.time - self._counted_until)
+        self._counted_until = self.time
 
     def changes_since(self, time: float) -> list[tuple[float, int]]:
         """Changes at or after a time."""
@@ -220,7 +235,7 @@ class ScaledFleet:
 
     def _decide(self) -> None:
         signals = self.signals()
-        recommendation = recommend(signals, self.spec, self.history)
+        recommendation = self._policy(signals, self.spec, self.history)
         self.history = self.history.remember(recommendation, signals, self.spec)
         self.decisions.append((signals, recommendation))
         if recommendation.replicas != self.desired:
@@ -229,6 +244,7 @@ class ScaledFleet:
         self._tick_at(self.time + TICK_SECONDS)
 
     def _scale(self, replicas: int) -> None:
+        self.count_replicas()
         kept = [replica for replica in self.replicas if not replica.draining]
         for replica in sorted(kept, key=lambda each: each.model.num_requests)[: max(0, len(kept) - replicas)]:
             replica.draining = True
