@@ -28,10 +28,10 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 87_460,
-    "lines of tests, e2e and testing": 95_620,
-    "modules of the product": 548,
-    "% placeholder words in docstrings": 5.9,
+    "lines of the product": 92_980,
+    "lines of tests, e2e and testing": 100_190,
+    "modules of the product": 573,
+    "% placeholder words in docstrings": 6.0,
     "short modules with one importer": 5,
     "class names defined twice": 3,
     "loose modules of the engine": 5,

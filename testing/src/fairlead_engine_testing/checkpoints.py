@@ -535,7 +535,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _latent_attention(f"{prefix}.self_attn", config)
             if index in config.indexed:
                 yield from _indexer(f"{prefix}.self_attn.indexer", config)
-        elif index in config.attending_layers:
+        elif index in config.attending_layers or index >= config.num_layers:
             yield from _linears(f"{prefix}.self_attn", qkv, config.qkv_bias)
             yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, config.output_bias)
         if config.query_norm in _HEAD_NORMS and index not in config.recurrent:
@@ -631,7 +631,7 @@ def _nemotron_h(config: NemotronHConfig) -> Iterator[tuple[str, Shape]]:
         prefix, inner = f"backbone.layers.{index}.mixer", config.intermediate_size
         if index in config.recurrent:
             yield from _mamba_layer(prefix, config)
-        elif index in config.attending_layers:
+        elif index in config.attending_layers or index >= config.num_layers:
             yield from _linears(prefix, attention, False)
         elif index in config.plain_layers:
             yield from _linears(prefix, {"up_proj": (inner, hidden), "down_proj": (hidden, inner)}, config.mlp_bias)

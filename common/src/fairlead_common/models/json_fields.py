@@ -70,7 +70,7 @@ class JsonFields:
             f"{self.path.name}: {self._prefix}{name} is {value}, which this engine lacks; {remedy}",
         )
 
-    def is_exactly(self, name: str, value: bool | int) -> bool:
+    def is_exactly(self, name: str, value: bool | int | str) -> bool:
         """Whether the field has this value and type; -1 stands for the last or for all in some fields."""
         found = self._values.get(name)
         return type(found) is type(value) and found == value
@@ -78,10 +78,6 @@ class JsonFields:
     @property
     def num_fields(self) -> int:
         return len(self._values)
-
-    def says(self, name: str, text: str) -> bool:
-        """Whether the field is this text."""
-        return bool(self._values.get(name) == text)
 
     def is_unbounded(self, name: str) -> bool:
         """Whether the field is absent, or bounds from 0 to infinity, which newer files write as an object."""

@@ -118,7 +118,7 @@ def _kinds(fields: JsonFields) -> list[str]:
 
 def _check_options(fields: JsonFields) -> None:
     for name, needed in (("mlp_hidden_act", "relu2"), ("mamba_hidden_act", "silu")):
-        if not fields.says(name, needed) and fields.has(name):
+        if not fields.is_exactly(name, needed) and fields.has(name):
             raise fields.unsupported(name, f"{needed} is supported")
     if fields.boolean("attention_bias", False):
         raise fields.unsupported("attention_bias", "use a model whose attention adds no bias")

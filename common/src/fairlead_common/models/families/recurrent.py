@@ -128,7 +128,7 @@ def mamba_state(fields: JsonFields, wide: int, norm_eps: float) -> StateShape:
     if not fields.is_unbounded("time_step_limit"):
         raise fields.unsupported("time_step_limit", "use a model whose steps are bounded by nothing")
     num_heads = fields.positive_int("mamba_n_heads", 128)
-    is_given = fields.has("mamba_d_head") and not fields.says("mamba_d_head", "auto")
+    is_given = fields.has("mamba_d_head") and not fields.is_exactly("mamba_d_head", "auto")
     if wide % num_heads or (is_given and fields.positive_int("mamba_d_head") * num_heads != wide):
         raise fields.invalid("mamba_d_head", f"must be {wide}, the width of all heads, over mamba_n_heads")
     num_groups = fields.positive_int("mamba_n_groups", 1)
