@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -40,6 +39,12 @@ class Said(msgspec.Struct, frozen=True):
         return self.reasoning_content or self.reasoning or ""
 
 
+class ChoiceLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities of tokens, still encoded: there may be many times as many numbers as tokens."""
+
+    content: msgspec.Raw | None = None
+
+
 class ChatChoice(msgspec.Struct, frozen=True):
     """An answer, or what a chunk adds to one."""
 
@@ -47,7 +52,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     delta: Said = Said()
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    logprobs: Any = None
+    logprobs: ChoiceLogprobs | None = None
 
 
 class Details(msgspec.Struct, frozen=True):

@@ -142,7 +142,7 @@ def _format(request: MessagesRequest) -> dict[str, Any]:
 # -- Of an answer ------------------------------------------------------------------------------------------------------
 
 
-_arguments: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_arguments: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NOTHING = ChatUsage()
 
 

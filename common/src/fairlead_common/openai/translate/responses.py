@@ -14,6 +14,7 @@ from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, Mod
 from fairlead_common.openai.prompts import PromptError
 
 INPUT_OF_CUSTOM = "input"
+"""Name of the text that stands for the input of a custom tool."""
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
 _PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26")
 """Types of tools that models may do without; nobody searches here."""

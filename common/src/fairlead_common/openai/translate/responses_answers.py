@@ -19,7 +19,6 @@ from fairlead_common.openai.translate.chat_answers import (
     payloads,
 )
 from fairlead_common.openai.translate.responses import (
-    INPUT_OF_CUSTOM,
     ResponsesRequest,
     chat_fields_of,
     decoded_response,
@@ -34,6 +33,7 @@ _ECHOED = (
     "temperature", "top_logprobs", "top_p", "truncation", "user",
 )  # fmt: skip
 """Fields of a request that its response repeats."""
+_NONE = msgspec.Raw(b"[]")
 
 
 class Responses:
@@ -147,9 +147,10 @@ def _usage(usage: ChatUsage | None) -> dict[str, Any] | None:
     }
 
 
-def _logprobs(choice: ChatChoice) -> list[Any]:
-    content = choice.logprobs.get("content") if isinstance(choice.logprobs, dict) else None
-    return content if isinstance(content, list) else []
+def _logprobs(choice: ChatChoice) -> msgspec.Raw:
+    """A list."""
+    content = None if choice.logprobs is None else choice.logprobs.content
+    return _NONE if content is None or bytes(content) == b"null" else content
 
 
 class _Item:
@@ -164,7 +165,7 @@ class _Item:
     def __init__(self, item_id: str) -> None:
         self.id = item_id
         self.text = ""
-        self.logprobs: list[Any] = []
+        self.logprobs = _NONE
 
     @staticmethod
     def of(kind: "str | ChatCall", response_id: str, request: ResponsesRequest) -> "_Item":
@@ -231,6 +232,10 @@ class _FunctionCall(_Item):
         return {"call_id": self.call_id, "name": self.name, self.field: self.told()}
 
 
+class _CustomInput(msgspec.Struct):
+    input: str
+
+
 class _CustomCall(_FunctionCall):
     """Its text is inside of arguments, and so told when they are whole."""
 
@@ -238,7 +243,7 @@ class _CustomCall(_FunctionCall):
 
     def told(self) -> str:
         try:
-            return str(msgspec.json.decode(self.text, type=dict[str, Any]).get(INPUT_OF_CUSTOM, ""))
+            return msgspec.json.decode(self.text, type=_CustomInput).input
         except UNREADABLE:
             return ""
 
@@ -251,7 +256,8 @@ class _CustomCall(_FunctionCall):
 
 
 class _ResponseStream:
-    """Chunks of a chat → events of a response, numbered: one item after the other, each added and done."""
+    """Chunks of a chat → events of a response, numbered: one item after the other, each added and done. Events that
+    repeat a text leave out its log-probabilities, which would be held for the whole answer."""
 
     def __init__(self, request: ResponsesRequest) -> None:
         self._request = request
@@ -296,20 +302,21 @@ class _ResponseStream:
     def _said(self, choice: ChatChoice) -> Iterator[dict[str, Any]]:
         said = choice.delta
         if said.thought:
-            yield from self._more("reasoning", "reasoning", said.thought, [])
+            yield from self._more("reasoning", "reasoning", said.thought, _NONE)
         if said.content:
             yield from self._more("message", "message", said.content, _logprobs(choice))
         for call in said.tool_calls or ():
-            yield from self._more(call.index, call, call.function.arguments or "", [])
+            yield from self._more(call.index, call, call.function.arguments or "", _NONE)
 
-    def _more(self, of: str | int, kind: "str | ChatCall", text: str, logprobs: list[Any]) -> Iterator[dict[str, Any]]:
+    def _more(
+        self, of: str | int, kind: "str | ChatCall", text: str, logprobs: msgspec.Raw
+    ) -> Iterator[dict[str, Any]]:
         if of != self._of or self._open is None:
             yield from self._close("completed")
             self._of, self._open = of, _Item.of(kind, f"{self._answer.id}_{len(self._output)}", self._request)
             yield self._at("response.output_item.added", item=self._open.whole("in_progress"))
             if self._open.part_kind is not None:
                 yield self._part("response.content_part.added")
-        self._open.logprobs += logprobs
         if told := self._open.more(text):
             yield self._text(self._open.delta_kind, "delta", told, logprobs)
 
@@ -318,7 +325,7 @@ class _ResponseStream:
         if item is None:
             return
         if isinstance(item, _CustomCall) and item.told():
-            yield self._text(item.delta_kind, "delta", item.told(), [])
+            yield self._text(item.delta_kind, "delta", item.told(), _NONE)
         field = item.field if isinstance(item, _FunctionCall) else "text"
         yield self._text(item.done_kind, field, item.told(), item.logprobs)
         if item.part_kind is not None:
@@ -343,7 +350,7 @@ class _ResponseStream:
         head = self._head or _head(self._request, self._answer)
         return {"type": "response.failed", "response": head | {"status": "failed", "error": told}}
 
-    def _text(self, kind: str, field: str, text: str, logprobs: list[Any]) -> dict[str, Any]:
+    def _text(self, kind: str, field: str, text: str, logprobs: msgspec.Raw) -> dict[str, Any]:
         assert self._open is not None
         more: dict[str, Any] = {} if self._open.part_kind is None else {"content_index": 0}
         if isinstance(self._open, _Message):
