@@ -134,7 +134,7 @@ def adapted(folder: Path, target: Path, **config: Any) -> torch.Tensor:
         ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}, {"target_modules": "all-linear"}),
         ("gpt_neox", {}, {"target_modules": ["query_key_value", "dense_4h_to_h"], "use_rslora": True}),
         ("gpt_neox", {}, {"target_modules": ["dense"], "rank_pattern": {"dense": 7}, "layers_to_transform": [1]}),
-        ("phimoe", {"num_local_experts": 4}, {"target_modules": ["q_proj"]}),
+        ("flex_olmo", {"num_experts": 6, "num_experts_per_tok": 2}, {"target_modules": ["q_proj"]}),
     ],
 )
 def test_a_merged_adapter_is_what_peft_computes(
