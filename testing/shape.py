@@ -28,7 +28,7 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 92_980,
+    "lines of the product": 92_990,
     "lines of tests, e2e and testing": 100_190,
     "modules of the product": 573,
     "% placeholder words in docstrings": 6.0,
