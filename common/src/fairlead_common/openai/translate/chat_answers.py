@@ -42,7 +42,7 @@ class Said(msgspec.Struct, frozen=True):
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
     """Log-probabilities of tokens, still encoded: there may be many times as many numbers as tokens."""
 
-    content: msgspec.Raw | None = None
+    content: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

@@ -149,8 +149,7 @@ def _usage(usage: ChatUsage | None) -> dict[str, Any] | None:
 
 def _logprobs(choice: ChatChoice) -> msgspec.Raw:
     """A list."""
-    content = None if choice.logprobs is None else choice.logprobs.content
-    return _NONE if content is None or bytes(content) == b"null" else content
+    return _NONE if choice.logprobs is None or bytes(choice.logprobs.content) == b"null" else choice.logprobs.content
 
 
 class _Item:
