@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,17 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
-from fairlead.gateway.openai.parse import check_cost, parse, request_id_from, translated
+from fairlead.gateway.openai.parse import InferenceRequest, check_cost, parse, request_id_from, translated
 from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
+from fairlead.gateway.stored import requests as stored_requests
+from fairlead.gateway.stored.keeper import Keeper, Turn
 from fairlead_common.http.bodies import BodyReader, HeldBody
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.loop_shares import Scrapes
 from fairlead_common.openai.translate import translation_of
+from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.messages import HEADER_REQUEST_ID
 
 logger = logging.getLogger(__name__)
@@ -57,6 +60,8 @@ class GatewayApp:
     settings: GatewaySettings
     access: Access
     injector: Injector
+    keeper: Keeper | None
+    """None = responses are not stored."""
 
     def __post_init__(self) -> None:
         limit, timeout = self.settings.max_body_bytes, self.settings.body_timeout
@@ -101,6 +106,11 @@ class GatewayApp:
         elif is_injection(target.path):
             _require(method, path, "POST")
             await self._inject(target, headers, client)
+        elif target.path.startswith(f"{RESPONSES_PATH}/"):
+            if self.keeper is None:
+                raise errors.not_stored(path)
+            rest, query = target.path.removeprefix(f"{RESPONSES_PATH}/"), scope["query_string"].decode("latin-1")
+            await stored_requests.answer(self.keeper, method, rest, query, client)
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
@@ -111,30 +121,41 @@ class GatewayApp:
             raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions")
 
     async def _infer(self, target: routes.Target, headers: Headers, client: Client) -> None:
-        """A request for an engine, observed once."""
+        """A request for an engine."""
         seen = Observation(client.request_id, target.path, observers=(self.metrics,), client=client.name)
+        with self._bodies.held() as held:
+            await self._observed(client, seen, self._serve(target, headers, client, seen, held))
+
+    async def _observed(self, client: Client, seen: Observation, work: Awaitable[bool]) -> None:
+        """Every request once. `work`: whether the request is over with it."""
+        is_over = True
         try:
-            with self._bodies.held() as held:
-                await self._serve(target, headers, client, seen, held)
+            is_over = await work
         except ClientGone:
             if seen.outcome != RequestOutcome.COMPLETED:
                 seen.outcome = RequestOutcome.DISCONNECTED
         except (asyncio.CancelledError, Exception) as error:
             await _refuse(_failure(error, f"request {client.request_id} failed in the gateway"), client, seen)
         finally:
-            seen.ended(client.status)
-            log_request(seen)
+            if is_over:
+                seen.ended(client.status)
+                log_request(seen)
 
     async def _serve(
         self, target: routes.Target, headers: Headers, client: Client, seen: Observation, held: HeldBody
-    ) -> None:
-        """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
+    ) -> bool:
+        """Reads the request and has it directed; refusals become the answer. False where it goes on in the background.
+        Raises ClientGone."""
+        turn = None
         try:
             body = await client.read(self._bodies, headers, held)
             client.closing = self.draining  # whatever comes next on this connection is another request
             await self.pacer.pace(len(body))
             check_cost(body)
             await self.pacer.pace(len(body))
+            if self.keeper is not None and target.path == RESPONSES_PATH:
+                turn, body = await self.keeper.turn(body, client.name or "")
+                client.translation = client.translation if turn is None else turn.translation
             if client.translation is not None:
                 await self.pacer.pace(len(body))
             path, body = translated(target.path, body, client.translation)
@@ -142,14 +163,39 @@ class GatewayApp:
             del body  # what is needed of it is in the request
             request.on_read = held.release
             seen.parsed(request)
+            if turn is not None and self.keeper is not None:
+                return await self._serve_turn(self.keeper, turn, request, client, seen)
         except OpenAIError as error:
             await _refuse(error, client, seen)
-            return
+            return True
+        return await self._direct(request, client, seen)
+
+    async def _serve_turn(
+        self, keeper: Keeper, turn: Turn, request: InferenceRequest, client: Client, seen: Observation
+    ) -> bool:
+        """A response that is stored. False where it goes on in the background. Raises OpenAIError and ClientGone."""
+        if not turn.is_in_background:
+            async with keeper.foreground(turn, client):
+                return await self._direct(request, client, seen)
+        begun = await keeper.background(
+            turn, lambda unread: self._observed(unread, seen, self._direct(request, unread, seen))
+        )
+        client.translation = None  # it speaks of the response itself
+        if turn.is_streamed:
+            async with client.watch:
+                await stored_requests.stream(keeper, client.name or "", turn.id, client)
+        else:
+            await client.reply(200, msgspec.json.encode(begun))
+        return False
+
+    async def _direct(self, request: InferenceRequest, client: Client, seen: Observation) -> bool:
+        """To an engine and back. True. Raises ClientGone."""
         async with client.watch:
             try:
                 await self.director.handle(request, client, seen)
             except OpenAIError as error:
                 await _refuse(error, client, seen)
+        return True
 
     async def _inject(self, target: routes.Target, headers: Headers, client: Client) -> None:
         """An injection into a streamed answer, perhaps through another gateway; counted and logged once."""

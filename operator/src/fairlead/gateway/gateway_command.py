@@ -13,6 +13,7 @@ from fairlead.gateway.access import Access, KeyedAccess, KeysError, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop
+from fairlead.gateway.stored.store import StoreError
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.routing.datastore import Datastore
@@ -81,6 +82,9 @@ def run(args: argparse.Namespace) -> int:
             runner.run(_serve(args, settings, access))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the loop no longer hears them, and the exit status stays as it is
+    except StoreError as error:
+        print(f"error: --response-store: {error}", file=sys.stderr)
+        return 2
     except (OSError, KubeConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -67,6 +67,13 @@ class GatewaySettings:
     max_reply_bytes: Annotated[int, BYTES] = 64 * 1024 * 1024
     """Largest answer that is not streamed. It is read whole, so that a replica's death is retried to its end."""
 
+    response_store: str | None = None
+    """Database of responses with `store`, which several gateways share: a SQLAlchemy URL such as
+    postgresql://user:password@host/name, or sqlite:////var/lib/fairlead/responses.db for one gateway; @FILE = the URL
+    is in this file. None = responses are not stored."""
+    response_retention: Annotated[float, SECONDS] = 30 * 86400.0
+    """How long a stored conversation is kept after its last turn."""
+
     drain_delay: Annotated[float, SECONDS] = 3.0
     """After SIGTERM, how long requests are still taken: until everybody knows that this gateway is going."""
     drain_timeout: Annotated[float, SECONDS] = 900.0
@@ -90,5 +97,8 @@ class GatewaySettings:
             raise SettingError("port", "and --control-port must differ: metrics are not for clients")
 
 
-_NOT_POSITIVE = {"host", "control_host", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections"}
+_NOT_POSITIVE = {
+    "host", "control_host", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
+    "response_store",
+}  # fmt: skip
 _POSITIVE = tuple(field.name for field in fields(GatewaySettings) if field.name not in _NOT_POSITIVE)

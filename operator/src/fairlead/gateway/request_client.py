@@ -79,6 +79,8 @@ class Client:
         """Whether the answer closes the connection."""
         self.translation = translation
         """Of what it sends and gets; None = it speaks OpenAI's API."""
+        self.before_write: Callable[[], Awaitable[object]] | None = None
+        """Awaited before each part of the body."""
         self.watch = ClientWatch(receive)
         """To be entered when the body has been read."""
         self._timer = StallTimer(asyncio.get_running_loop(), stall_timeout, self.watch.leave)
@@ -101,6 +103,10 @@ class Client:
         except BodyError as error:
             raise ClientGone if error.fault is BodyFault.CLIENT_GONE else body_refusal(error.fault, bodies) from error
 
+    async def read_nothing(self) -> None:
+        """Takes the body of a request that has none, so that `watch` may be entered."""
+        await self._receive()
+
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Status and headers; the request's id is added."""
         self.status = status
@@ -113,12 +119,16 @@ class Client:
 
     async def write(self, data: bytes) -> None:
         """More of the body; waits while the client is behind."""
+        if self.before_write is not None:
+            await self.before_write()
         self._timer.begin()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._timer.end()
 
     async def finish(self, data: bytes = b"") -> None:
         """The end of the body."""
+        if self.before_write is not None:
+            await self.before_write()
         self._timer.begin()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
         self.finished = True

@@ -27,6 +27,8 @@ from fairlead.gateway.observation import Refusals
 from fairlead.gateway.openai.errors import OpenAIError, http_refusal
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.gateway.signals_stream import SignalsStream
+from fairlead.gateway.stored.keeper import Keeper
+from fairlead.gateway.stored.store import ResponseStore, store_url
 from fairlead.routing.datastore import Datastore
 from fairlead_common.http.client import HttpClient
 from fairlead_common.http.connections import CutConnections, listening_socket
@@ -67,7 +69,7 @@ class Gateway:
     """One gateway: `await run()` serves until `drain` or `stop` was called and everything is answered."""
 
     def __init__(self, settings: GatewaySettings, make_fleet: MakeFleet, access: Access) -> None:
-        """Binds its ports. Raises OSError where one is taken."""
+        """Binds its ports. Raises OSError where one is taken, and StoreError."""
         self.settings = settings
         self.access = access
         self.id = secrets.token_hex(8)
@@ -88,7 +90,13 @@ class Gateway:
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
         injector = Injector(self.pools, self.upstream, settings)
-        self.app = GatewayApp(self.pools, director, self.metrics, refusals, pacer, settings, access, injector)
+        self.keeper = None
+        if settings.response_store is not None:
+            store = ResponseStore(store_url(settings.response_store), settings.response_retention)
+            self.keeper = Keeper(store, settings.max_body_bytes)
+        self.app = GatewayApp(
+            self.pools, director, self.metrics, refusals, pacer, settings, access, injector, self.keeper
+        )
         self.metrics.gauges["ready"].set_function(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = listening_socket(settings.host, settings.port, backlog=BACKLOG)
@@ -106,6 +114,8 @@ class Gateway:
         for port, server in (("clients", self._server), ("control", self._control)):
             connections.labels(port).set_function(partial(len, server.server_state.connections))
         self._drain_timer: asyncio.TimerHandle | None = None
+        self._cut_at = math.inf
+        """Monotonic time until which responses in the background may take."""
 
     def _serving(self, app: GatewayApp | ControlApp, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(
@@ -124,18 +134,23 @@ class Gateway:
         serving = asyncio.create_task(self._server.serve([self._socket]))
         signalling = asyncio.create_task(self.signals.run())
         admitting = asyncio.create_task(self.access.run(), name="following the API keys")
-        for follower in (following, admitting):
+        followers = [following, admitting]
+        if self.keeper is not None:
+            followers.append(asyncio.create_task(self.keeper.run(), name="keeping responses"))
+        for follower in followers:
             follower.add_done_callback(self._follower_ended)
         logger.info("serving on port %d; metrics, signals and probes on port %d", self.port, self.control_port)
         try:
             await serving
+            if self.keeper is not None:
+                await self.keeper.close(max(0.0, self._cut_at - time.monotonic()))
         finally:
             self.signals.close()
             self._control.stop()
             await controlling
-            following.cancel()
-            admitting.cancel()
-            await asyncio.gather(signalling, following, admitting, return_exceptions=True)
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(signalling, *followers, return_exceptions=True)
             self.upstream.close()
             self.tokenizers.close()
 
@@ -165,6 +180,7 @@ class Gateway:
 
     def interrupt(self) -> None:
         """Takes no new requests, and cuts running ones after `INTERRUPT_SECONDS`; while draining, at once."""
+        self._cut_at = time.monotonic() + (0.0 if self.app.draining else INTERRUPT_SECONDS)
         if self.app.draining:
             self._server.cut()
         else:
@@ -178,6 +194,7 @@ class Gateway:
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
 
     def _announce(self) -> None:
+        self._cut_at = min(self._cut_at, time.monotonic() + self.settings.drain_delay + self.settings.drain_timeout)
         self.app.draining = True
         self.signals.drain()
 

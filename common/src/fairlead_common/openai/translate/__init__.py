@@ -9,7 +9,8 @@ from typing import Protocol
 
 from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, CountTokens
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
-from fairlead_common.openai.translate.responses_answers import RESPONSES_PATH, Responses
+from fairlead_common.openai.translate.responses import RESPONSES_PATH
+from fairlead_common.openai.translate.responses_answers import Responses
 
 
 class Translation(Protocol):

@@ -1,7 +1,7 @@
 """OpenAI's Responses API → chats. Pure.
 
-Nothing is stored: each request brings its whole history (`input`), and what refers to an earlier response is refused by
-name. A custom tool becomes a function with one text, `input`.
+Where nothing is stored, each request brings its whole history (`input`), and what refers to an earlier response is
+refused by name. A custom tool becomes a function with one text, `input`.
 """
 
 import re
@@ -13,6 +13,7 @@ import msgspec
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, ModelName, check_json
 from fairlead_common.openai.prompts import PromptError
 
+RESPONSES_PATH = "/v1/responses"
 INPUT_OF_CUSTOM = "input"
 """Name of the text that stands for the input of a custom tool."""
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
@@ -43,11 +44,12 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     include: list[str] | None = None
     """`message.output_text.logprobs`; others have no effect."""
     background: bool | None = None
-    conversation: Any = None
     previous_response_id: str | None = None
-    prompt: Any = None
     store: bool | None = None
-    """No effect, as all that follows: nothing is stored."""
+    """No effect where responses are not stored."""
+    conversation: Any = None
+    prompt: Any = None
+    """Both are refused; what follows has no effect."""
     stream_options: Any = None
     truncation: str | None = None
     max_tool_calls: int | None = None
@@ -67,8 +69,17 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
         return frozenset(str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "custom")
 
 
-def decoded_response(body: bytes) -> ResponsesRequest:
-    """Raises PromptError and OverBudget."""
+class Kept(msgspec.Struct):
+    """What a store knows of a new response."""
+
+    id: str
+    before: Sequence[Mapping[str, Any]] = ()
+    """Items of the conversation before `input`."""
+    is_stored: bool = True
+
+
+def decoded_response(body: bytes, kept: Kept | None = None) -> ResponsesRequest:
+    """`kept`: None = responses are not stored. Raises PromptError and OverBudget."""
     check_json(body)
     try:
         request = msgspec.json.decode(body, type=ResponsesRequest)
@@ -82,17 +93,19 @@ def decoded_response(body: bytes) -> ResponsesRequest:
         raise PromptError("", f"the request body is not valid JSON: {error}") from None
     except RecursionError:
         raise PromptError("", "the request body is nested too deeply") from None
-    for field in ("background", "conversation", "previous_response_id", "prompt"):
+    for field in ("conversation", "prompt", *(() if kept else ("background", "previous_response_id"))):
         if getattr(request, field):
             raise PromptError(field, f"{field}: {_NOT_KEPT}")
     return request
 
 
-def chat_fields_of(request: ResponsesRequest) -> tuple[dict[str, Any], list[str]]:
+def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple[dict[str, Any], list[str]]:
     """Fields of the chat, and the place in the request of each of its messages. Raises PromptError."""
     history = _History()
     if request.instructions:
         history.add("instructions", {"role": "system", "content": request.instructions})
+    for item in kept.before if kept else ():
+        history.read("previous_response_id", item)
     if isinstance(request.input, str):
         history.add("input", {"role": "user", "content": request.input})
     else:

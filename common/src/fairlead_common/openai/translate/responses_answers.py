@@ -1,7 +1,7 @@
 """Answers of chats → OpenAI's responses, whole and as numbered events. Pure."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,13 +19,13 @@ from fairlead_common.openai.translate.chat_answers import (
     payloads,
 )
 from fairlead_common.openai.translate.responses import (
+    Kept,
     ResponsesRequest,
     chat_fields_of,
     decoded_response,
     place_in_request,
 )
 
-RESPONSES_PATH = "/v1/responses"
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → why a response is incomplete."""
 _ECHOED = (
@@ -39,17 +39,30 @@ _NONE = msgspec.Raw(b"[]")
 class Responses:
     """A request to `/v1/responses` as a chat."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Kept | None = None) -> None:
+        """`kept`: None = the response is not stored."""
+        self._kept = kept
         self._places: list[str] = []
         self._stream: _ResponseStream | None = None
         self._request = ResponsesRequest(input="")
+        self._whole: dict[str, Any] | None = None
+
+    def begun(self) -> dict[str, Any]:
+        """The response before anything of it is written."""
+        answer = ChatCompletion(choices=[], model=self._request.model or "")
+        return _head(self._request, self._kept, answer)
+
+    @property
+    def ended(self) -> dict[str, Any] | None:
+        """The response, once it has ended; None before, and where it was refused."""
+        return self._stream.ended if self._whole is None and self._stream else self._whole
 
     def request(self, body: bytes) -> tuple[str, bytes]:
-        self._request = decoded_response(body)
-        fields, self._places = chat_fields_of(self._request)
+        self._request = decoded_response(body, self._kept)
+        fields, self._places = chat_fields_of(self._request, self._kept)
         if self._request.stream:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
-        self._stream = _ResponseStream(self._request)
+        self._stream = _ResponseStream(self._request, self._kept)
         return "/v1/chat/completions", msgspec.json.encode(fields)
 
     def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
@@ -60,12 +73,13 @@ class Responses:
         except UNREADABLE:
             error = {"message": "What serves this model does not answer chats.", "type": "server_error"}
             return 502, msgspec.json.encode({"error": error | {"param": None, "code": None}})
-        return status, msgspec.json.encode(_whole(self._request, answer))
+        self._whole = _whole(self._request, self._kept, answer)
+        return status, msgspec.json.encode(self._whole)
 
     def events(self, data: bytes) -> bytes:
         """Events of a response for whole events of a chat, perhaps none."""
-        stream = self._stream or _ResponseStream(self._request)
-        return b"".join(_encoded(event) for payload in payloads(data) for event in stream.events(payload))
+        stream = self._stream or _ResponseStream(self._request, self._kept)
+        return b"".join(encoded_event(event) for payload in payloads(data) for event in stream.events(payload))
 
     def _refusal(self, body: bytes) -> bytes:
         """The same, with places in the request; what is no JSON stays as it is."""
@@ -75,7 +89,7 @@ class Responses:
 # -- Whole -------------------------------------------------------------------------------------------------------------
 
 
-def _whole(request: ResponsesRequest, answer: ChatCompletion) -> dict[str, Any]:
+def _whole(request: ResponsesRequest, kept: Kept | None, answer: ChatCompletion) -> dict[str, Any]:
     choice = answer.choices[0] if answer.choices else ChatChoice()
     said, status = choice.message, _status(choice)
     items = [_Item.of(kind, answer.id, request) for kind in _kinds(said)]
@@ -83,7 +97,8 @@ def _whole(request: ResponsesRequest, answer: ChatCompletion) -> dict[str, Any]:
         item.text = text
         item.logprobs = _logprobs(choice)
     output = [item.whole(status if item is items[-1] else "completed") for item in items]
-    return _head(request, answer) | _ending(choice) | {"output": output, "usage": _usage(answer.usage)}
+    head = _head(request, kept, answer)
+    return head | _ending(choice) | {"output": output, "usage": _usage(answer.usage)}
 
 
 def _kinds(said: Said) -> "Iterator[str | ChatCall]":
@@ -99,23 +114,24 @@ def _contents(said: Said) -> Iterator[str]:
     yield from (call.function.arguments or "" for call in said.tool_calls or ())
 
 
-def _head(request: ResponsesRequest, answer: ChatCompletion) -> dict[str, Any]:
+def _head(request: ResponsesRequest, kept: Kept | None, answer: ChatCompletion) -> dict[str, Any]:
+    """A response of which nothing is written yet. `kept`: None = it is not stored."""
     given: dict[str, Any] = {name: getattr(request, name) for name in _ECHOED}
     return given | {
-        "id": f"resp_{answer.id.removeprefix('chatcmpl-')}",
+        "id": f"resp_{answer.id.removeprefix('chatcmpl-')}" if kept is None else kept.id,
         "object": "response",
         "created_at": int(time.time()),
         "model": answer.model,
         "status": "in_progress",
-        "background": False,
+        "background": bool(request.background),
         "error": None,
         "incomplete_details": None,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": request.previous_response_id,
         "reasoning": {"effort": (request.reasoning or {}).get("effort"), "summary": None},
         "service_tier": "default",
-        "store": False,
+        "store": kept is not None and kept.is_stored,
         "text": {"format": {"type": "text"}} | (request.text or {}),
         "tool_choice": request.tool_choice or "auto",
         "tools": request.tools or [],
@@ -158,6 +174,8 @@ class _Item:
 
     kind = ""
     delta_kind = ""
+    field = "text"
+    """Name of its text."""
     part_kind: str | None = None
     """`type` of its one part; None = it has no parts."""
 
@@ -178,9 +196,9 @@ class _Item:
         made = _CustomCall if kind.function.name in request.custom_tools else _FunctionCall
         return made(kind)
 
-    @property
-    def done_kind(self) -> str:
-        return self.delta_kind.removesuffix("delta") + "done"
+    @classmethod
+    def done_kind(cls) -> str:
+        return cls.delta_kind.removesuffix("delta") + "done"
 
     def whole(self, status: str) -> dict[str, Any]:
         return {"type": self.kind, "id": self.id, "status": status} | self.fields()
@@ -258,8 +276,10 @@ class _ResponseStream:
     """Chunks of a chat → events of a response, numbered: one item after the other, each added and done. Events that
     repeat a text leave out its log-probabilities, which would be held for the whole answer."""
 
-    def __init__(self, request: ResponsesRequest) -> None:
+    def __init__(self, request: ResponsesRequest, kept: Kept | None) -> None:
         self._request = request
+        self._kept = kept
+        self.ended: dict[str, Any] | None = None
         self._head: dict[str, Any] = {}
         """The response as it began; empty before the first chunk."""
         self._answer = ChatCompletion(choices=[])
@@ -290,7 +310,7 @@ class _ResponseStream:
             return  # a comment of some server
         self._usage = chunk.usage or self._usage
         if not self._head:
-            self._answer, self._head = chunk, _head(self._request, chunk)
+            self._answer, self._head = chunk, _head(self._request, self._kept, chunk)
             yield {"type": "response.created", "response": self._head}
             yield {"type": "response.in_progress", "response": self._head}
         for choice in chunk.choices[:1]:
@@ -325,8 +345,7 @@ class _ResponseStream:
             return
         if isinstance(item, _CustomCall) and item.told():
             yield self._text(item.delta_kind, "delta", item.told(), _NONE)
-        field = item.field if isinstance(item, _FunctionCall) else "text"
-        yield self._text(item.done_kind, field, item.told(), item.logprobs)
+        yield self._text(item.done_kind(), item.field, item.told(), item.logprobs)
         if item.part_kind is not None:
             yield self._part("response.content_part.done")
         whole = item.whole(status)
@@ -337,8 +356,8 @@ class _ResponseStream:
     def _end(self) -> Iterator[dict[str, Any]]:
         status = _status(self._last)
         yield from self._close(status)
-        ended = self._head | _ending(self._last) | {"output": self._output, "usage": _usage(self._usage)}
-        yield {"type": f"response.{status}", "response": ended}
+        self.ended = self._head | _ending(self._last) | {"output": self._output, "usage": _usage(self._usage)}
+        yield {"type": f"response.{status}", "response": self.ended}
 
     def _failed(self, payload: bytes) -> dict[str, Any]:
         try:
@@ -346,8 +365,9 @@ class _ResponseStream:
         except UNREADABLE:
             error = {}
         told = {"code": "server_error", "message": str(error.get("message") or "The answer broke off.")}
-        head = self._head or _head(self._request, self._answer)
-        return {"type": "response.failed", "response": head | {"status": "failed", "error": told}}
+        head = self._head or _head(self._request, self._kept, self._answer)
+        self.ended = head | {"status": "failed", "error": told}
+        return {"type": "response.failed", "response": self.ended}
 
     def _text(self, kind: str, field: str, text: str, logprobs: msgspec.Raw) -> dict[str, Any]:
         assert self._open is not None
@@ -366,5 +386,51 @@ class _ResponseStream:
         return {"type": kind, "output_index": len(self._output), **fields}
 
 
-def _encoded(event: Mapping[str, Any]) -> bytes:
+# -- Stored ------------------------------------------------------------------------------------------------------------
+
+
+def replayed(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Events of a stored response that has ended, as those of a stream whose items come whole."""
+    empty: dict[str, Any] = {
+        "status": "in_progress",
+        "output": [],
+        "usage": None,
+        "error": None,
+        "incomplete_details": None,
+    }
+    head = response | empty
+    head.pop("completed_at", None)
+    events: list[dict[str, Any]] = [
+        {"type": f"response.{name}", "response": head} for name in ("created", "in_progress")
+    ]
+    for index, item in enumerate(response["output"]):
+        events += ({**event, "output_index": index} for event in _item_events(item))
+    ended = response["status"] if response["status"] in ("completed", "failed") else "incomplete"
+    events.append({"type": f"response.{ended}", "response": response})
+    return ({**event, "sequence_number": number} for number, event in enumerate(events))
+
+
+def _item_events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kinds: Sequence[type[_Item]] = (_Reasoning, _Message, _FunctionCall, _CustomCall)
+    made = next(kind for kind in kinds if kind.kind == item["type"])
+    part: dict[str, Any] = next(iter(item.get("content") or ()), {})
+    told = (part or item).get(made.field, "")
+    of = {"item_id": item["id"]} | ({"content_index": 0} if part else {})
+    more = {"logprobs": part.get("logprobs", [])} if made is _Message else {}
+    name = {"name": item["name"]} if made is _FunctionCall else {}
+    begun: dict[str, Any] = {"content": []} if made.part_kind else {made.field: ""}
+    yield {"type": "response.output_item.added", "item": item | {"status": "in_progress"} | begun}
+    if part:
+        yield {"type": "response.content_part.added", "part": part | {"text": ""}, **of}
+    if told:
+        yield {"type": made.delta_kind, "delta": told, **of, **more}
+    if told or not made.part_kind:
+        yield {"type": made.done_kind(), made.field: told, **of, **more, **name}
+    if part:
+        yield {"type": "response.content_part.done", "part": part, **of}
+    yield {"type": "response.output_item.done", "item": item}
+
+
+def encoded_event(event: Mapping[str, Any]) -> bytes:
+    """As a stream carries it."""
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))

@@ -164,6 +164,12 @@ def unknown_path(method: str, path: str, there: str) -> OpenAIError:
     return OpenAIError(404, message, code="unknown_url")
 
 
+def not_stored(path: str) -> OpenAIError:
+    """404: this gateway has no store of responses."""
+    message = f"{path}: responses are not stored here; whoever runs this gateway may set --response-store."
+    return OpenAIError(404, message, code="not_stored")
+
+
 def method_not_allowed(method: str, path: str, allowed: str) -> OpenAIError:
     """405."""
     message = f"Not allowed to {method} on {path}; use {allowed}."

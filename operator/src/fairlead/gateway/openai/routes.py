@@ -10,6 +10,7 @@ from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
 from fairlead_common.openai.translate import TRANSLATED_PATHS
+from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.adapters import with_adapter
 
 CHAT_PATH = "/v1/chat/completions"
@@ -54,7 +55,7 @@ def find_target(path: str, host: str, directory: Directory) -> Target:
         return Target(path, directory.find_host(host))
     parts = path.split("/", 3)
     rest = f"/{parts[-1]}"
-    is_known = rest in INFERENCE_PATHS or rest.startswith(f"{CHAT_PATH}/")
+    is_known = rest in INFERENCE_PATHS or rest.startswith((f"{CHAT_PATH}/", f"{RESPONSES_PATH}/"))
     if len(parts) == 4 and (is_known or f"{rest}/".startswith(f"{MODELS_PATH}/")):
         pool = directory.find_key(parts[1], parts[2])
         if pool is None:

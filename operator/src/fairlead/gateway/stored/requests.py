@@ -1,0 +1,103 @@
+"""`/v1/responses/{id}`: what clients ask of stored responses."""
+
+import asyncio
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+import msgspec
+
+from fairlead.gateway.openai.errors import OpenAIError, bad_request, method_not_allowed
+from fairlead.gateway.request_client import Client
+from fairlead.gateway.stored.keeper import Keeper, unreachable
+from fairlead.gateway.stored.store import RUNNING, Json, NotStored, StoreError
+from fairlead_common.openai.translate.responses_answers import encoded_event, replayed
+
+POLL_SECONDS = 0.5
+"""Between two looks for the end of a response whose events are waited for."""
+MAX_ITEMS = 100
+_EVENTS = (b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")
+
+
+async def answer(keeper: Keeper, method: str, rest: str, query: str, client: Client) -> None:
+    """`rest`: the path below `/v1/responses/`. Raises OpenAIError."""
+    response_id, _, action = rest.partition("/")
+    owner = client.name or ""
+    try:
+        match method, action:
+            case "POST", "cancel":
+                await client.reply(200, msgspec.json.encode(await keeper.cancel(owner, response_id)))
+            case "DELETE", "":
+                await keeper.store.delete(owner, response_id)
+                await client.reply(200, msgspec.json.encode({"id": response_id, "object": "response", "deleted": True}))
+            case "GET", "input_items":
+                await client.reply(200, msgspec.json.encode(await _input_items(keeper, owner, response_id, query)))
+            case "GET", "":
+                await _get(keeper, owner, response_id, query, client)
+            case _:
+                allowed = {"cancel": "POST", "input_items": "GET", "": "GET, DELETE"}.get(action, "GET, POST, DELETE")
+                raise method_not_allowed(method, f"/v1/responses/{rest}", allowed)
+    except NotStored as error:
+        message = f"Response with id '{error.id}' not found."
+        raise OpenAIError(404, message, code="response_not_found") from error
+    except StoreError as error:
+        raise unreachable(error) from error
+
+
+async def stream(keeper: Keeper, owner: str, response_id: str, client: Client, *, after: int = -1) -> None:
+    """Events of a response when it has ended; comments before. `after`: the number of the last event that is not
+    wanted. Raises NotStored and StoreError before the answer begins."""
+    response = await keeper.store.get(owner, response_id)
+    await client.start(200, _EVENTS)
+    try:
+        while response["status"] in RUNNING:
+            await client.write(b": waiting\n\n")
+            await asyncio.sleep(POLL_SECONDS)
+            response = await keeper.store.get(owner, response_id)
+        events = [encoded_event(event) for event in replayed(response) if event["sequence_number"] > after]
+    except (StoreError, NotStored):
+        await client.finish(OpenAIError(503, "The response is no longer in the store.").event())
+        return
+    await client.finish(b"".join(events))
+
+
+async def _get(keeper: Keeper, owner: str, response_id: str, query: str, client: Client) -> None:
+    asked = parse_qs(query)
+    if asked.get("stream", ["false"])[-1] != "true":
+        await client.reply(200, msgspec.json.encode(await keeper.store.get(owner, response_id)))
+        return
+    after = _number(asked, "starting_after", -1, lambda number: True)
+    await client.read_nothing()
+    async with client.watch:
+        await stream(keeper, owner, response_id, client, after=after)
+
+
+async def _input_items(keeper: Keeper, owner: str, response_id: str, query: str) -> Json:
+    """A page of the items that the response was made of, earlier turns included, the newest first."""
+    asked = parse_qs(query)
+    limit = _number(asked, "limit", 20, lambda number: 1 <= number <= MAX_ITEMS)
+    order = asked.get("order", ["desc"])[-1]
+    if order not in ("asc", "desc"):
+        raise bad_request(f"order must be asc or desc, not {order!r}", param="order")
+    found = await keeper.history(owner, response_id)
+    if order == "desc":
+        found.reverse()
+    if after := asked.get("after"):
+        ids = [item["id"] for item in found]
+        if after[-1] not in ids:
+            raise bad_request(f"after: there is no item {after[-1]!r} of this response", param="after")
+        found = found[ids.index(after[-1]) + 1 :]
+    page = found[:limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": page, **ends, "has_more": len(found) > limit}
+
+
+def _number(asked: dict[str, list[str]], name: str, default: int, is_right: Callable[[int], bool]) -> int:
+    text = asked.get(name, [str(default)])[-1]
+    try:
+        number = int(text)
+    except ValueError:
+        number = None
+    if number is None or not is_right(number):
+        allowed = f"from 1 to {MAX_ITEMS}" if name == "limit" else "of an event"
+        raise bad_request(f"{name} must be a number {allowed}, not {text!r}", param=name)
+    return number

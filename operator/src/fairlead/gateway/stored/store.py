@@ -1,0 +1,304 @@
+"""The store of responses: SQLAlchemy over SQLite or PostgreSQL, in threads of its own.
+
+Statements are short; a database that stands still keeps `NUM_THREADS` threads, and everybody else waits for theirs.
+Items belong to the conversation: a response's history are the items of its chain of previous responses.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import sqlalchemy as sql
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairlead.gateway.stored.tables import items, responses
+
+RUNNING = ("queued", "in_progress")
+LOST_SECONDS = 30.0
+"""A running response that no gateway has touched for so long is lost."""
+NUM_THREADS = 4
+MAX_TURNS = 10_000
+_TIMEOUT_SECONDS = 10
+_MIGRATION_LOCK = 0x666C_7374
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class StoreError(Exception):
+    """The database does not do what it is told; the text is for operators."""
+
+
+class NotStored(Exception):
+    """There is no such response of this owner. `id`: of the response that is missing."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__(missing)
+        self.id = missing
+
+
+def store_url(written: str) -> str:
+    """A URL, or what the file after `@` holds. Raises StoreError."""
+    if not written.startswith("@"):
+        return written
+    try:
+        return Path(written[1:]).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"the file {written[1:]} with its URL cannot be read: {error}") from None
+
+
+class ResponseStore:
+    """One database. `owner`: whose responses; nobody sees those of another."""
+
+    def __init__(self, url: str, retention: float) -> None:
+        """`url`: as SQLAlchemy reads it. `retention`: seconds from a conversation's last turn. Raises StoreError for a
+        URL that is none."""
+        self._retention = retention
+        try:
+            parsed = sql.make_url(url)
+            if parsed.drivername == "postgresql":
+                parsed = parsed.set(drivername="postgresql+psycopg")
+            is_sqlite = parsed.get_backend_name() == "sqlite"
+            if is_sqlite and not parsed.database:
+                raise StoreError("a SQLite database needs a file, as in sqlite:////var/lib/fairlead/responses.db")
+            timeout = {"timeout": _TIMEOUT_SECONDS} if is_sqlite else {"connect_timeout": _TIMEOUT_SECONDS}
+            self._engine = sql.create_engine(
+                parsed, connect_args=timeout, pool_pre_ping=True, pool_timeout=_TIMEOUT_SECONDS
+            )
+        except (SQLAlchemyError, ImportError) as error:
+            raise StoreError(str(error)) from None
+        sql.event.listen(self._engine, "connect", _prepared_sqlite if is_sqlite else _prepared_postgres)
+        self._is_sqlite = is_sqlite
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="store")
+
+    async def start(self) -> None:
+        """Brings the tables to this version. Raises StoreError."""
+        await self._run(self._migrate)
+
+    def close(self) -> None:
+        """No more calls."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._engine.dispose()
+
+    async def begin(self, owner: str, response: Json, given: Sequence[Json]) -> None:
+        """A response that is being made; `given`: its new items. The whole conversation is kept from now on for the
+        retention. Raises StoreError."""
+
+        def put(connection: sql.Connection) -> None:
+            now = time.time()
+            previous = response["previous_response_id"]
+            expires = now + self._retention
+            if previous is not None:
+                chain = [each.id for each in _chain(connection, owner, previous)]
+                for start in range(0, len(chain), 500):
+                    within = responses.c.id.in_(chain[start : start + 500])
+                    connection.execute(responses.update().where(within).values(expires_at=expires))
+            row = {
+                "id": response["id"], "owner": owner, "previous_id": previous, "status": response["status"],
+                "body": _body(response), "expires_at": expires, "touched_at": now,
+            }  # fmt: skip
+            connection.execute(responses.insert().values(row))
+            _put_items(connection, response["id"], 0, given, is_output=False)
+
+        await self._run(put)
+
+    async def end(self, response: Json) -> bool:
+        """The response as it ended; False where somebody cancelled or deleted it before. Raises StoreError."""
+
+        def put(connection: sql.Connection) -> bool:
+            changes = {"status": response["status"], "body": _body(response)}
+            running = (responses.c.id == response["id"]) & responses.c.status.in_(RUNNING)
+            if not connection.execute(responses.update().where(running).values(changes)).rowcount:
+                return False
+            num = sql.select(sql.func.count()).where(items.c.response_id == response["id"])
+            position = connection.execute(num).scalar_one()
+            _put_items(connection, response["id"], position, response["output"], is_output=True)
+            return True
+
+        return await self._run(put)
+
+    async def get(self, owner: str, response_id: str) -> Json:
+        """The response as it is now. Raises NotStored and StoreError."""
+
+        def read(connection: sql.Connection) -> Json:
+            row = _row(connection, owner, response_id)
+            written = (items.c.response_id == response_id) & items.c.is_output
+            found = connection.execute(sql.select(items.c.data).where(written).order_by(items.c.position)).scalars()
+            return _response(row) | {"output": [msgspec.json.decode(each) for each in found]}
+
+        return await self._run(read)
+
+    async def history(self, owner: str, response_id: str, *, with_output: bool, max_bytes: int) -> list[Json]:
+        """Items of the conversation up to this response, whose own output may be left out. Raises NotStored,
+        StoreError, and OverflowError above `max_bytes` of JSON."""
+
+        def read(connection: sql.Connection) -> list[Json]:
+            chain = _chain(connection, owner, response_id)
+            if chain[0].previous_id is not None:
+                raise NotStored(chain[0].previous_id)
+            num, found = 0, []
+            for turn in chain:
+                wanted = items.c.response_id == turn.id
+                if turn.id == response_id and not with_output:
+                    wanted &= sql.not_(items.c.is_output)
+                for data in connection.execute(sql.select(items.c.data).where(wanted).order_by(items.c.position)):
+                    num += len(data[0])
+                    if num > max_bytes:
+                        raise OverflowError
+                    found.append(data[0])
+            return [msgspec.json.decode(each) for each in found]
+
+        return await self._run(read)
+
+    async def referenced(self, owner: str, ids: Collection[str]) -> dict[str, Json]:
+        """Items by id, as far as they are stored. Raises StoreError."""
+
+        def read(connection: sql.Connection) -> dict[str, Json]:
+            of_owner = items.join(responses, responses.c.id == items.c.response_id)
+            wanted = items.c.id.in_(list(ids)) & (responses.c.owner == owner)
+            rows = connection.execute(sql.select(items.c.id, items.c.data).select_from(of_owner).where(wanted))
+            return {row.id: msgspec.json.decode(row.data) for row in rows}
+
+        return await self._run(read)
+
+    async def delete(self, owner: str, response_id: str) -> None:
+        """With its items. Raises NotStored and StoreError."""
+
+        def drop(connection: sql.Connection) -> None:
+            _row(connection, owner, response_id)
+            _drop(connection, [response_id])
+
+        await self._run(drop)
+
+    async def cancel(self, owner: str, response_id: str) -> Json:
+        """The response, cancelled where it still ran. Raises NotStored and StoreError."""
+
+        def mark(connection: sql.Connection) -> None:
+            response = _response(_row(connection, owner, response_id))
+            if response["status"] in RUNNING:
+                changes = {"status": "cancelled", "body": _body(response | {"status": "cancelled"})}
+                running = (responses.c.id == response_id) & responses.c.status.in_(RUNNING)
+                connection.execute(responses.update().where(running).values(changes))
+
+        await self._run(mark)
+        return await self.get(owner, response_id)
+
+    async def touch(self, ids: Collection[str]) -> set[str]:
+        """Says that these are still worked on; returns those that no longer run. Raises StoreError."""
+
+        def mark(connection: sql.Connection) -> set[str]:
+            running = responses.c.id.in_(list(ids)) & responses.c.status.in_(RUNNING)
+            connection.execute(responses.update().where(running).values(touched_at=time.time()))
+            return set(ids) - set(connection.execute(sql.select(responses.c.id).where(running)).scalars())
+
+        return await self._run(mark)
+
+    async def expire(self) -> int:
+        """Deletes what is older than the retention; the number of responses. Raises StoreError."""
+
+        def drop(connection: sql.Connection) -> int:
+            old = sql.select(responses.c.id).where(responses.c.expires_at < time.time()).limit(500)
+            ids = list(connection.execute(old).scalars())
+            _drop(connection, ids)
+            return len(ids)
+
+        return await self._run(drop)
+
+    async def _run(self, work: Callable[[sql.Connection], T]) -> T:
+        """In a thread and a transaction."""
+
+        def done() -> T:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, done)
+        except SQLAlchemyError as error:
+            raise StoreError(" ".join(str(getattr(error, "orig", None) or error).split())) from error
+
+    def _migrate(self, connection: sql.Connection) -> None:
+        if not self._is_sqlite:  # of several gateways that start together, one changes the tables
+            connection.execute(sql.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        config = Config()
+        config.set_main_option("script_location", "fairlead.gateway.stored:migrations")
+        config.attributes["connection"] = connection
+        with _migrating:
+            command.upgrade(config, "head")
+
+
+_migrating = threading.Lock()
+"""Alembic's context is one per process."""
+
+
+def _prepared_sqlite(connection: Any, _: object) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _prepared_postgres(connection: Any, _: object) -> None:
+    connection.execute(f"SET statement_timeout = '{_TIMEOUT_SECONDS}s'")
+    connection.commit()
+
+
+def _row(connection: sql.Connection, owner: str, response_id: str) -> Any:
+    wanted = (responses.c.id == response_id) & (responses.c.owner == owner)
+    row = connection.execute(sql.select(responses).where(wanted)).one_or_none()
+    if row is None:
+        raise NotStored(response_id)
+    return row
+
+
+def _chain(connection: sql.Connection, owner: str, response_id: str) -> list[Any]:
+    """Rows (id, previous_id) of a conversation, the first turn first. Raises NotStored."""
+    turn = sql.select(responses.c.id, responses.c.previous_id, sql.literal(0).label("depth")).where(
+        (responses.c.id == response_id) & (responses.c.owner == owner)
+    )
+    chain = turn.cte("chain", recursive=True)
+    before = sql.select(responses.c.id, responses.c.previous_id, chain.c.depth + 1).join(
+        chain, (responses.c.id == chain.c.previous_id) & (responses.c.owner == owner) & (chain.c.depth < MAX_TURNS)
+    )
+    chain = chain.union_all(before)
+    rows = list(connection.execute(sql.select(chain).order_by(chain.c.depth.desc())))
+    if not rows:
+        raise NotStored(response_id)
+    return rows
+
+
+def _response(row: Any) -> Json:
+    """Without items. What was lost with its gateway has failed."""
+    response: Json = msgspec.json.decode(row.body) | {"status": row.status}
+    if row.status in RUNNING and row.touched_at < time.time() - LOST_SECONDS:
+        error = {"code": "server_error", "message": "The gateway that made this response has ended."}
+        response |= {"status": "failed", "error": error}
+    return response
+
+
+def _body(response: Mapping[str, Any]) -> str:
+    return msgspec.json.encode({**response, "output": []}).decode()
+
+
+def _put_items(
+    connection: sql.Connection, response_id: str, position: int, given: Sequence[Json], *, is_output: bool
+) -> None:
+    rows = [
+        {
+            "response_id": response_id, "position": position + index, "id": item["id"], "is_output": is_output,
+            "data": msgspec.json.encode(item).decode(),
+        }
+        for index, item in enumerate(given)
+    ]  # fmt: skip
+    if rows:
+        connection.execute(items.insert(), rows)
+
+
+def _drop(connection: sql.Connection, ids: Sequence[str]) -> None:
+    if ids:
+        connection.execute(items.delete().where(items.c.response_id.in_(ids)))
+        connection.execute(responses.delete().where(responses.c.id.in_(ids)))

@@ -1,0 +1,27 @@
+"""Tables of the store: responses, and the items that each was given and wrote. Changes need a migration beside."""
+
+import sqlalchemy as sql
+
+metadata = sql.MetaData()
+
+responses = sql.Table(
+    "responses",
+    metadata,
+    sql.Column("id", sql.String(80), primary_key=True),
+    sql.Column("owner", sql.Text, nullable=False),  # the name of an API key's client; "" where there are no keys
+    sql.Column("previous_id", sql.String(80)),  # the turn before; NULL = the first
+    sql.Column("status", sql.String(20), nullable=False),
+    sql.Column("body", sql.Text, nullable=False),  # the response as JSON, without its items
+    sql.Column("expires_at", sql.Double, nullable=False, index=True),  # Unix time, as below
+    sql.Column("touched_at", sql.Double, nullable=False),  # when a gateway last said that it works on it
+)
+
+items = sql.Table(
+    "response_items",
+    metadata,
+    sql.Column("response_id", sql.String(80), primary_key=True),
+    sql.Column("position", sql.Integer, primary_key=True),
+    sql.Column("id", sql.String(200), nullable=False, index=True),
+    sql.Column("is_output", sql.Boolean, nullable=False),
+    sql.Column("data", sql.Text, nullable=False),  # JSON
+)
