@@ -11,6 +11,8 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
+from fairlead.gateway.stored.requests import MAX_ITEMS
+from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_PREDICTED_CACHED_TOKENS,
@@ -109,6 +111,7 @@ def document() -> Document:
     name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     paths[f"{MODELS_PATH}/{{id}}"] = {"get": one | {"parameters": [name, *one["parameters"]]}}
     paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
+    paths |= _stored()
     described = _read("openapi", "This document", None)
     paths[PATH_DOCUMENT] = {"get": described}
     schemas = {"Model": MODEL, "Models": MODEL_LIST, "Probe": _PROBE}
@@ -131,6 +134,42 @@ def document() -> Document:
             },
         },
     }
+
+
+def _stored() -> Document:
+    """Paths below `/v1/responses`, where responses are stored."""
+    name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+    def operation(operation_id: str, summary: str, done: Document, *parameters: Document) -> Document:
+        answers = {"200": done, **_refusals(OF_LISTS)}
+        common = _common("responses", answers)
+        return {"summary": summary, "operationId": operation_id, **common, "parameters": [name, _ID, *parameters]}
+
+    def query(name: str, says: str, **kind: Any) -> Document:
+        return {"name": name, "in": "query", "required": False, "description": says, "schema": kind}
+
+    whole = _answer("Successful Response", {"type": "object"}, HEADER_REQUEST_ID)
+    one = f"{RESPONSES_PATH}/{{id}}"
+    streamed = whole | {"content": whole["content"] | {"text/event-stream": {"schema": {"type": "string"}}}}
+    return {
+        one: {
+            "get": operation(
+                "get_response", "A stored response", streamed,
+                query("stream", "Its events, once it has ended", type="boolean"),
+                query("starting_after", "The number of the last event that is not wanted", type="integer"),
+            ),
+            "delete": operation("delete_response", "Deletes a stored response", whole),
+        },
+        f"{one}/cancel": {"post": operation("cancel_response", "Ends a response in the background", whole)},
+        f"{one}/input_items": {
+            "get": operation(
+                "list_input_items", "Items that a response was made of, earlier turns included", whole,
+                query("limit", "How many", type="integer", minimum=1, maximum=MAX_ITEMS, default=20),
+                query("order", "By age", enum=["asc", "desc"], default="desc"),
+                query("after", "The id of the last item of the page before", type="string"),
+            )
+        },
+    }  # fmt: skip
 
 
 _PROBE: Document = {

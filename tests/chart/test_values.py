@@ -18,7 +18,16 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, SettingsError
 
 SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
-CHOSEN_BY_THE_CHART = {"host", "port", "control_host", "control_port", "drain_delay", "drain_timeout"}
+CHOSEN_BY_THE_CHART = {
+    "host",
+    "port",
+    "control_host",
+    "control_port",
+    "drain_delay",
+    "drain_timeout",
+    "response_store",
+    "response_retention",
+}
 
 
 def resolve(schema: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +109,10 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
         ({"gateway": {"drain": {"timeout": 60}}}, "gateway.drain.timeout: 60 has no unit: write 60s for seconds"),
         ({"gateway": {"settings": {"idleTimeout": 60}}}, "gateway.settings.idleTimeout: 60 has no unit: write 60s"),
         ({"gateway": {"settings": {"idleTimeout": "60"}}}, "/gateway/settings/idleTimeout"),
+        (
+            {"gateway": {"responseStore": {"retention": "0s"}}},
+            "gateway.responseStore.retention: is 0s; use more than 0",
+        ),
         ({"gateway": {"settings": {"idleTimeout": "0s"}}}, "gateway.settings.idleTimeout: is 0s; use more than 0"),
         (
             {"gateway": {"settings": {"maxQueueBytes": 1}}},

@@ -56,7 +56,8 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
     OpenAPI.model_validate(document)
     assert document["openapi"].startswith("3.1")
     forwarded = {*INFERENCE_PATHS, INJECT_PATH}
-    assert set(document["paths"]) == {*forwarded, *PROBES, "/v1/models", "/v1/models/{id}", "/openapi.json"}
+    stored = {f"/v1/responses/{{id}}{action}" for action in ("", "/cancel", "/input_items")}
+    assert set(document["paths"]) == {*forwarded, *stored, *PROBES, "/v1/models", "/v1/models/{id}", "/openapi.json"}
     for reference in references(document):
         _, *places = reference.split("/")
         found = document
@@ -97,9 +98,10 @@ def served_body(body: Any, number: int) -> Any:
 
 
 @pytest.mark.slow
-async def test_generated_requests_are_answered_as_the_document_says(engine_port: int) -> None:
+async def test_generated_requests_are_answered_as_the_document_says(engine_port: int, tmp_path: Path) -> None:
     replica = Replica(uid="r", name="r", host="127.0.0.1", port=engine_port, limits=None, digest="")
-    async with running_gateway(make_pool([replica], max_queue_time=5.0)) as (_, _, url):
+    store = f"sqlite:///{tmp_path}/responses.db"
+    async with running_gateway(make_pool([replica], max_queue_time=5.0), response_store=store) as (_, _, url):
         statuses, found = await asyncio.to_thread(generated, url)
         async with httpx.AsyncClient(base_url=url) as http:
             assert (await http.get("/ready")).status_code == 200

@@ -29,14 +29,14 @@
 {{/* Bare numbers, which were seconds in some of these once. */}}
 {{- define "fairlead.checkUnits" -}}
 {{- $operator := pick .Values.operator "leaseDuration" "resyncInterval" "autoscalerInterval" -}}
-{{- range $section, $values := dict "operator" $operator "gateway.drain" .Values.gateway.drain "gateway.settings" .Values.gateway.settings -}}
+{{- range $section, $values := dict "operator" $operator "gateway.drain" .Values.gateway.drain "gateway.responseStore" (pick .Values.gateway.responseStore "retention") "gateway.settings" .Values.gateway.settings -}}
 {{- range $name, $value := $values -}}
 {{- $isTime := or (ne $section "gateway.settings") (hasSuffix "Timeout" $name) -}}
 {{- if and $isTime (not (kindIs "string" $value)) -}}
 {{- $written := include "fairlead.number" $value -}}
 {{- fail (printf "%s.%s: %s has no unit: write %ss for seconds" $section $name $written $written) -}}
 {{- end -}}
-{{- if and (eq $section "gateway.settings") $isTime (le (include "fairlead.seconds" $value | float64) 0.0) -}}
+{{- if and (has $section (list "gateway.responseStore" "gateway.settings")) $isTime (le (include "fairlead.seconds" $value | float64) 0.0) -}}
 {{- fail (printf "%s.%s: is %s; use more than 0" $section $name $value) -}}
 {{- end -}}
 {{- end -}}
@@ -132,7 +132,7 @@
 
 {{/* What a pod has twice, or lacks, the API server tells of only when half of the release is installed, and without the value's name. */}}
 {{- define "fairlead.checkExtras" -}}
-{{- $own := dict "operator" (dict "settings" "/etc/fairlead" "scratch" "/tmp") "gateway" (dict "api-keys" "/etc/fairlead/api-keys" "scratch" "/tmp") -}}
+{{- $own := dict "operator" (dict "settings" "/etc/fairlead" "scratch" "/tmp") "gateway" (dict "api-keys" "/etc/fairlead/api-keys" "response-store" "/etc/fairlead/response-store" "scratch" "/tmp") -}}
 {{- range $component, $mounted := $own -}}
 {{- $values := get $.Values $component -}}
 {{- $volumes := keys $mounted -}}

@@ -15,6 +15,10 @@
 - --log-format={{ .Values.gateway.logFormat }}
 - --drain-delay={{ include "fairlead.seconds" .Values.gateway.drain.delay }}
 - --drain-timeout={{ include "fairlead.seconds" .Values.gateway.drain.timeout }}
+{{- if .Values.gateway.responseStore.secret }}
+- --response-store=@/etc/fairlead/response-store/url
+{{- end }}
+- --response-retention={{ include "fairlead.seconds" .Values.gateway.responseStore.retention }}
 {{- range $name, $value := .Values.gateway.settings }}
 - --{{ kebabcase $name }}={{ include (ternary "fairlead.seconds" "fairlead.number" (kindIs "string" $value)) $value }}
 {{- end }}

@@ -22,8 +22,7 @@ from fairlead_common.openai.translate.messages import (
     InputTokens,
 )
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, MessagesRequest
-from fairlead_common.openai.translate.responses import ResponsesRequest
-from fairlead_common.openai.translate.responses_answers import RESPONSES_PATH
+from fairlead_common.openai.translate.responses import RESPONSES_PATH, ResponsesRequest
 from fairlead_common.wire import messages
 from fairlead_engine.api import generate_endpoints, model_endpoints, prompt_endpoints, schemas
 from fairlead_engine.api.service import Service
