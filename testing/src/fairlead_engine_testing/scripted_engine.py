@@ -19,6 +19,7 @@ from fairlead_engine.types import (
     FinishReason,
     HeldPrompt,
     SequenceOutput,
+    TokenLogprobs,
 )
 
 Script = Callable[[EngineRequest], Iterable[SequenceOutput]]
@@ -50,6 +51,11 @@ def scripted_info(**changes: object) -> EngineInfo:
     return EngineInfo(**fields)  # type: ignore[arg-type]
 
 
+def _certain(token_id: int, num_top: int) -> TokenLogprobs:
+    """Log-probabilities of a token that had to come."""
+    return TokenLogprobs(token_id, 0.0, [(token_id, 0.0)][:num_top])
+
+
 def answer(
     token_ids: Iterable[int], *, finish_reason: FinishReason = FinishReason.STOP, num_cached_tokens: int = 0
 ) -> Script:
@@ -60,9 +66,11 @@ def answer(
         if not tokens:
             yield SequenceOutput(request_id=request.request_id, new_token_ids=[], finish_reason=finish_reason)
         for index, token_id in enumerate(tokens):
+            likely = None if request.sampling.logprobs is None else [_certain(token_id, request.sampling.logprobs)]
             yield SequenceOutput(
                 request_id=request.request_id,
                 new_token_ids=[token_id],
+                logprobs=likely,
                 finish_reason=finish_reason if index == len(tokens) - 1 else None,
                 num_cached_tokens=num_cached_tokens,
                 first_scheduled_time=request.arrival_time if index == 0 else None,
