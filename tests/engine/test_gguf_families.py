@@ -14,18 +14,19 @@ from fairlead_engine.model.gguf_families import FAMILIES as READ
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
-from fairlead_engine_testing.gguf_families import write_family
+from fairlead_engine_testing.gguf_families import architecture_of, write_family
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")
 SLIDING, WHOLE = "sliding_attention", "full_attention"
 UNREAD = {
-    "bamba", "cohere2_moe", "deepseek_v32", "falcon_h1", "gemma4", "gemma4_moe", "glm_moe_dsa", "granite_hybrid",
-    "nemotron_h", "phimoe", "qwen3_next", "qwen3_5", "qwen3_5_moe",
+    "cohere2_moe", "deepseek_v32", "gemma4", "gemma4_moe", "glm_moe_dsa", "phimoe",
 }  # fmt: skip
 """Families without a reader, which are refused."""
 CHANGES: dict[str, dict[str, Any]] = {
+    "bamba": {"partial_rotary_factor": 0.5},
+    "qwen3_5": {"linear_value_head_dim": 32},
     "cohere2": {"num_hidden_layers": 4, "layer_types": [SLIDING] * 3 + [WHOLE]},
     "deepseek_v3": {
         "rope_scaling": {
@@ -62,6 +63,27 @@ def check(family: str, folder: Path, reference, kind: Kind, **changes: Any) -> N
 @pytest.mark.parametrize("family", sorted({*FAMILIES} - UNREAD))
 def test_a_file_is_the_model_that_transformers_computes(family: str, kind: Kind, reference, tmp_path: Path) -> None:
     check(family, tmp_path, reference, kind)
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "granite_without_experts": ("granite_hybrid", {"num_local_experts": 0, "num_experts_per_tok": 0}),
+    "falcon_with_norms": ("falcon_h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "nemotron_without_experts": ("nemotron_h", {"hybrid_override_pattern": "M-*M", "num_hidden_layers": 4}),
+}
+"""Models of families whose files differ."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_file_of_a_variant_is_the_model(variant: str, reference, tmp_path: Path) -> None:
+    family, changes = VARIANTS[variant]
+    check(family, tmp_path, reference, Kind.Q8_0, **changes)
+
+
+def test_first_files_of_qwen3_next_have_projections_together(tmp_path: Path, reference) -> None:
+    write("qwen3_next", tmp_path, Kind.Q8_0)
+    file = write_family(tmp_path / "floats", tmp_path / "fused.gguf", tmp_path / "same", Kind.Q8_0, are_fused=True)
+    for prompt, output in zip(PROMPTS, greedy_answers(small_engine(file), PROMPTS, 8), strict=True):
+        reference.check_greedy(tmp_path / "meant", prompt, output)
 
 
 LONGROPE = {
@@ -112,18 +134,17 @@ def finished(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("name", ["qwen3next", "qwen35", "qwen35moe", "granitehybrid", "nemotron_h"])
-def test_recurrent_architectures_are_refused_by_name(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["jamba", "lfm2", "mamba2"])
+def test_architectures_without_a_reader_are_refused_by_name(name: str, tmp_path: Path) -> None:
     finished(writer_of(name, tmp_path / "model.gguf"))
     with pytest.raises(ModelLoadError, match=rf"general\.architecture is '{name}'.* use the safetensors checkpoint"):
         read_config(tmp_path / "model.gguf")
 
 
 def test_every_architecture_is_tried() -> None:
-    from fairlead_engine_testing.gguf_families import ARCHITECTURES
-
-    tried = {gguf.MODEL_ARCH_NAMES[ARCHITECTURES[FAMILIES[family]()["model_type"]]] for family in {*FAMILIES} - UNREAD}
-    assert tried == {*READ}
+    tried = [FAMILIES[family]() for family in {*FAMILIES} - UNREAD]
+    tried += [FAMILIES[family](**changes) for family, changes in VARIANTS.values()]
+    assert {gguf.MODEL_ARCH_NAMES[architecture_of(fields)] for fields in tried} == {*READ}
 
 
 def test_a_layer_for_one_token_further_is_left_aside(reference, tmp_path: Path) -> None:
@@ -163,16 +184,28 @@ HOSTILE: dict[str, Any] = {
     "attention.sliding_window_pattern": [[True] * 99],
     "attention.sliding_window": ["x", BIG],
     "context_length": [0, BIG],
+    "ssm.group_count": [0, 5, BIG, "x"],
+    "ssm.time_step_rank": [0, 2**20, BIG, [4]],
+    "ssm.inner_size": [0, 7, 2**20, BIG],
+    "ssm.state_size": [0, BIG, "x"],
 }
 
 
-@pytest.mark.parametrize("architecture", ["deepseek2", "gemma3", "glm4moe", "llama", "llama4", "olmo2", "qwen3moe"])
+HOSTILE_FAMILIES = [
+    "deepseek2", "falcon-h1", "gemma3", "glm4moe", "granitehybrid", "llama", "llama4", "nemotron_h", "olmo2",
+    "qwen3moe", "qwen35",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", HOSTILE_FAMILIES)
 @pytest.mark.parametrize("key", HOSTILE)
 def test_metadata_of_hostile_sizes_is_refused(architecture: str, key: str, tmp_path: Path) -> None:
     usual = {
         "block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
         "embedding_length": 64, "feed_forward_length": 96, "context_length": 256, "expert_used_count": 2,
         "expert_count": 4, "expert_feed_forward_length": 32, "attention.layer_norm_rms_epsilon": 1e-5,
+        "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128, "ssm.state_size": 16,
+        "ssm.conv_kernel": 4,
     }  # fmt: skip
     for number, value in enumerate(HOSTILE[key]):
         path = tmp_path / f"{number}.gguf"

@@ -3,7 +3,8 @@ table."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized
 
 Json = dict[str, Any]
 ARCHITECTURES = {
+    "bamba": MODEL_ARCH.GRANITE_HYBRID, "falcon_h1": MODEL_ARCH.FALCON_H1,
+    "granitemoehybrid": MODEL_ARCH.GRANITE_HYBRID, "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
+    "qwen3_next": MODEL_ARCH.QWEN3NEXT, "qwen3_5_text": MODEL_ARCH.QWEN35, "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
     "cohere2": MODEL_ARCH.COHERE2, "deepseek_v2": MODEL_ARCH.DEEPSEEK2, "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
     "ernie4_5": MODEL_ARCH.ERNIE4_5, "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE, "exaone4": MODEL_ARCH.EXAONE4,
     "gemma2": MODEL_ARCH.GEMMA2, "gemma3_text": MODEL_ARCH.GEMMA3, "glm4": MODEL_ARCH.GLM4,
@@ -30,16 +34,29 @@ ARCHITECTURES = {
     "qwen3_moe": MODEL_ARCH.QWEN3MOE, "seed_oss": MODEL_ARCH.SEED_OSS, "smollm3": MODEL_ARCH.SMOLLM3,
 }  # fmt: skip
 """By `model_type`."""
-_PERMUTED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe")
+_PERMUTED = (
+    "llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoehybrid", "bamba",
+    "nemotron_h",
+)  # fmt: skip
+_QWEN_NORMS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+_OF_MIXER = ("A_log", ".D", "dt_bias", "conv1d.weight", "mixer.norm.weight")
 _TRANSPOSED = ("gpt_oss", "llama4_text")
 """Families whose experts are stored with inputs as rows."""
 _EXPERT = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
 
 
-def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32) -> Path:
-    """The checkpoint as a file whose linear layers are stored as `kind`; `meant` gets the floats that are left."""
+def architecture_of(config: Json) -> MODEL_ARCH:
+    """By the fields of `config.json`."""
+    if config["model_type"] == "nemotron_h" and "E" not in config["hybrid_override_pattern"]:
+        return MODEL_ARCH.NEMOTRON_H
+    return ARCHITECTURES[config["model_type"]]
+
+
+def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32, *, are_fused: bool = False) -> Path:
+    """The checkpoint as a file whose linear layers are stored as `kind`; `meant` gets the floats that are left.
+    `are_fused`: projections of Qwen3-Next's recurrent layers lie together, as in the first files of it."""
     config = json.loads((folder / "config.json").read_text())
-    architecture = ARCHITECTURES[config["model_type"]]
+    architecture = architecture_of(config)
     writer = gguf.GGUFWriter(target, MODEL_ARCH_NAMES[architecture])
     _write_fields(writer, config)
     writer.add_tokenizer_model("gpt2")
@@ -50,14 +67,19 @@ def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32)
     for name, weight in load_file(folder / WEIGHTS).items():
         is_turned = weight.ndim == 3 and config["model_type"] in _TRANSPOSED
         rows = weight.transpose(1, 2) if is_turned else weight
+        order, factors = _order_of_values(config, name, rows), _factors_within(config, name, rows)
+        rows = rows[..., order] * factors
         own = kind if is_quantized(name) and not name.endswith("kv_b_proj.weight") else Kind.F32
         packed = gguf.quants.quantize(rows.float().contiguous().numpy(), own)
         floats = torch.from_numpy(np.array(gguf.quants.dequantize(packed, own))).view(rows.shape)
+        floats = (floats / factors)[..., order.argsort()]
         left[name] = (floats.transpose(1, 2) if is_turned else floats).contiguous()
         if found := _EXPERT.fullmatch(name):
-            experts.setdefault(f"{found[1]}{found[3]}.weight", []).append((packed, own))
+            place = re.sub(r"^backbone\.(.*)\.mixer\.", r"model.\1.mlp.", found[1])
+            experts.setdefault(f"{place}{found[3]}.weight", []).append((packed, own))
             continue
-        for told, part in _parts(config, name, packed):
+        parts = [(name, packed)] if are_fused and ".in_proj_qkvz." in name else _parts(config, name, packed)
+        for told, part in parts:
             writer.add_tensor(_told(names, told), np.ascontiguousarray(part), raw_dtype=own)
     for name, each in experts.items():
         stack = np.stack([packed for packed, _ in each])
@@ -81,15 +103,90 @@ def _told(names: gguf.TensorNameMap, name: str) -> str:
     return told
 
 
+def _order_of_values(config: Json, name: str, weight: torch.Tensor) -> torch.Tensor:
+    """Columns of Qwen3.5's value heads lie by turns of key heads."""
+    columns = torch.arange(weight.shape[-1])
+    if not config["model_type"].startswith("qwen3_5") or not name.endswith("linear_attn.out_proj.weight"):
+        return columns
+    return torch.from_numpy(_by_turns(config, columns.numpy()))
+
+
+def _by_turns(config: Json, heads: np.ndarray) -> np.ndarray:
+    """The value heads of `heads` [heads x size, ...], which lie by key head, by turns of key heads."""
+    groups, num = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    return heads.reshape(groups, num // groups, -1, *heads.shape[1:]).swapaxes(0, 1).reshape(heads.shape)
+
+
+def _factors_within(config: Json, name: str, weight: torch.Tensor) -> torch.Tensor:
+    """Falcon-H1's factors, which files have in the weights: of each row, or one."""
+    if config["model_type"] != "falcon_h1":
+        return torch.ones(())
+    gate, down = config["mlp_multipliers"]
+    entering, state = config["attention_in_multiplier"], config["ssm_in_multiplier"]
+    found = {
+        "down_proj": down, "gate_proj": gate, "q_proj": entering, "k_proj": entering * config["key_multiplier"],
+        "v_proj": entering, "o_proj": config["attention_out_multiplier"], "out_proj": config["ssm_out_multiplier"],
+        "lm_head": config["lm_head_multiplier"], "embed_tokens": config["embedding_multiplier"],
+    }  # fmt: skip
+    layer = name.split(".")[-2]
+    if layer != "in_proj":
+        return torch.tensor(found.get(layer, 1.0))
+    keys, heads = config["mamba_n_groups"] * config["mamba_d_state"], config["mamba_n_heads"]
+    sizes = torch.tensor([config["mamba_d_ssm"]] * 2 + [keys] * 2 + [heads])
+    factors: torch.Tensor = state * torch.tensor(config["ssm_multipliers"])
+    return factors.repeat_interleave(sizes).unsqueeze(1)
+
+
+def _of_recurrent_layer(config: Json, block: str, name: str, packed: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """The same as `_parts`, of a layer with states."""
+    turns: Callable[[np.ndarray], np.ndarray] = np.asarray
+    if config["model_type"].startswith("qwen3_5"):
+        turns = partial(_by_turns, config)
+    if name.endswith("A_log"):
+        values = -np.exp(turns(packed))
+        yield name, values if "linear_attn" in name else values.reshape(-1, 1)
+    elif name.endswith(".D"):
+        yield name, packed.reshape(-1, 1)
+    elif name.endswith("dt_bias"):
+        yield f"{block}.ssm_dt.bias", turns(packed)
+    elif name.endswith(("conv1d.weight", "in_proj_qkv.weight")) and "linear_attn" in name:
+        keys = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        rows = packed.reshape(len(packed), -1)
+        yield name, np.concatenate((rows[:keys], turns(rows[keys:])))
+    elif name.endswith("conv1d.weight"):
+        yield name, packed.reshape(len(packed), -1)
+    elif ".in_proj_qkvz." in name:
+        groups, key, num = (config[f"linear_{each}"] for each in ("num_key_heads", "key_head_dim", "num_value_heads"))
+        values = num // groups * config["linear_value_head_dim"]
+        parts = np.split(packed.reshape(groups, -1, packed.shape[1]), [key, 2 * key, 2 * key + values], axis=1)
+        query, keys, value, gate = (part.reshape(-1, packed.shape[1]) for part in parts)
+        yield f"{block}.attn_qkv.weight", np.concatenate((query, keys, value))
+        yield f"{block}.attn_gate.weight", gate
+    elif any(f".in_proj_{each}." in name for each in "zab"):
+        yield name, turns(packed)
+    elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        yield name, packed.reshape(config.get("n_groups") or config["mamba_n_groups"], -1)
+    else:
+        yield name, packed
+
+
 def _parts(config: Json, name: str, packed: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors that the file has of one, by Hugging Face's or the file's names."""
     family, block = config["model_type"], f"blk.{(name.split('.') + ['', '', ''])[2]}"
-    if family in _PERMUTED and re.search(r"\.[qk]_proj\.", name):
+    if any(f".{each}." in name for each in ("linear_attn", "mamba")) or name.endswith(_OF_MIXER):
+        yield from _of_recurrent_layer(config, block, name, packed)
+    elif family in _PERMUTED and re.search(r"\.[qk]_proj\.", name):
         heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
         halves = packed.reshape(heads, 2, len(packed) // heads // 2, *packed.shape[1:])
         yield name, halves.swapaxes(1, 2).reshape(packed.shape)
-    elif family.startswith("gemma") and name.endswith("norm.weight"):
+    elif (family.startswith("gemma") or family in _QWEN_NORMS) and name.endswith("norm.weight"):
         yield name, packed + np.float32(1.0)
+    elif name.endswith("shared_mlp.input_linear.weight"):
+        end = "_shexp" if config["num_local_experts"] else ""
+        yield f"{block}.ffn_gate{end}.weight", packed[: len(packed) // 2]
+        yield f"{block}.ffn_up{end}.weight", packed[len(packed) // 2 :]
+    elif name.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
+        yield f"{block}.ffn_down.weight", packed
     elif name.endswith("input_linear.weight"):
         half = packed.shape[1] // 2
         yield f"{block}.ffn_gate_exps.weight", packed[:, :half]
@@ -123,9 +220,12 @@ def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config.get("intermediate_size_mlp") or config["intermediate_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config.get("intermediate_size_mlp") or config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(1 if is_latent else config["num_key_value_heads"])
+    if any(name in config for name in ("mamba_n_heads", "mamba_num_heads", "linear_num_key_heads")):
+        _write_states(writer, config)
     if is_latent:
         _write_latents(writer, config)
     else:
@@ -136,7 +236,7 @@ def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
     if family == "cohere2":
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(config.get("layer_norm_epsilon") or config["rms_norm_eps"])
     if config.get("sliding_window") and family not in ("mistral", "qwen2"):
         writer.add_sliding_window(config["sliding_window"])
     if family in ("exaone4", "olmo3"):
@@ -144,6 +244,41 @@ def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
     _write_rope(writer, config, head_dim)
     _write_factors(writer, config)
     _write_experts(writer, config)
+
+
+def _write_states(writer: gguf.GGUFWriter, config: Json) -> None:
+    family, num, layers = config["model_type"], config["num_key_value_heads"], range(config["num_hidden_layers"])
+    if family in _QWEN_NORMS:
+        names = ["num_key_heads", "num_value_heads", "key_head_dim", "conv_kernel_dim", "value_head_dim"]
+        groups, heads, key, kernel, value = (config[f"linear_{name}"] for name in names)
+        inner = heads * value
+        writer.add_full_attention_interval(config.get("full_attention_interval", 4))
+    elif family == "nemotron_h":
+        names = ["n_groups", "mamba_num_heads", "ssm_state_size", "conv_kernel", "mamba_head_dim"]
+        groups, heads, key, kernel, value = (config[name] for name in names)
+        inner, pattern = heads * value, config["hybrid_override_pattern"]
+        writer.add_head_count_kv([num if letter == "*" else 0 for letter in pattern])
+        writer.add_feed_forward_length([config["intermediate_size"] if letter == "-" else 0 for letter in pattern])
+        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        writer.add_expert_weights_norm(config.get("norm_topk_prob", True))
+        writer.add_expert_group_count(config["n_group"])
+    else:
+        names = ["n_groups", "n_heads", "d_state", "d_conv"]
+        groups, heads, key, kernel = (config[f"mamba_{name}"] for name in names)
+        inner = config.get("mamba_d_ssm") or 2 * config["hidden_size"]
+        if family == "granitemoehybrid":
+            attends = [kind == "attention" for kind in config["layer_types"]]
+            writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+        else:
+            attends = [layer in config.get("attn_layer_indices", layers) for layer in layers]
+        if family != "falcon_h1":
+            writer.add_head_count_kv([num if each else 0 for each in attends])
+            writer.add_rope_scaling_finetuned(family == "bamba")
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(key)
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_group_count(groups)
 
 
 def _write_latents(writer: gguf.GGUFWriter, config: Json) -> None:

@@ -19,7 +19,7 @@ from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf_blocks import BLOCKS, FLOATS, OTHERS, BlockType
-from fairlead_engine.model.gguf_families import LAYER_NAMES, WHOLE_NAMES, GgufFamily, find_family
+from fairlead_engine.model.gguf_families import LAYER_NAMES, WHOLE_NAMES, GgufFamily, GgufMetadata, find_family
 from fairlead_engine.model.gguf_fields import FACTORS, config_fields
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8 import Int8WeightOnly
@@ -29,9 +29,12 @@ from fairlead_engine.model.quantization.source import check_numbers
 logger = logging.getLogger(__name__)
 
 _LAYER = re.compile(r"blk\.(\d{1,6})\.(.+)")
-_WITH_KIND = re.compile(r"(\w+)\.(weight|bias)")
-_HEADS = re.compile(r"self_attn\.[qk]_proj\.(weight|bias)$")
+_WITH_KIND = re.compile(r"([\w.]+)\.(weight|bias)")
+_HEADS = re.compile(r"(self_attn|mixer)\.[qk]_proj\.(weight|bias)$")
 """Tensors whose rows are heads with a rotation."""
+_BY_VALUE = re.compile(r"\.linear_attn\.(in_proj_(qkv|z|a|b)\.|A_log$|dt_bias$|conv1d\.)")
+_MODULATION = re.compile(r"\.linear_attn\.in_proj_[ab]\.")
+_OUTPUT, _BOTH = ".linear_attn.out_proj.weight", ".in_proj_ba.weight"
 _GATE, _UP, _GATE_UP = ".gate_proj.", ".up_proj.", ".gate_up_proj."
 _MOST_EXPERTS = 2**14
 
@@ -50,6 +53,43 @@ class _LatentUp(NamedTuple):
     values: GgufTensor
 
 
+class _ValueHeads:
+    """Where value heads of recurrent layers lie in a file. In checkpoints they lie behind one another by key head."""
+
+    def __init__(self, values: GgufMetadata, family: GgufFamily) -> None:
+        self._has_turns = family.has_value_turns
+        self._groups = max(1, values.count("ssm.group_count"))
+        self._num = values.count("ssm.time_step_rank")
+        self._size = values.count("ssm.inner_size") // max(1, self._num)
+
+    def rows(self, name: str, num_rows: int) -> Tensor | None:
+        """Rows of the file's tensor in a checkpoint's order, int64 [num_rows]; None = as they are."""
+        if not self._has_turns:
+            return self._modulation(name) if _MODULATION.search(name) else None
+        if not _BY_VALUE.search(name):
+            return None
+        size = self._size if self._num * self._size <= num_rows else 1
+        return self._order(size, num_rows - self._num * size)
+
+    def columns(self, name: str) -> Tensor | None:
+        """The same of columns."""
+        return self._order(self._size, 0) if self._has_turns and name.endswith(_OUTPUT) else None
+
+    def keeps_groups(self, name: str, size: int) -> bool:
+        """Whether groups of `size` columns stay together."""
+        return not (self._has_turns and name.endswith(_OUTPUT)) or self._size % size == 0
+
+    def _order(self, size: int, first: int) -> Tensor:
+        """Of heads of `size` elements behind `first` others."""
+        turns = torch.arange(self._num * size).view(-1, self._groups, size).transpose(0, 1).flatten()
+        return torch.cat((torch.arange(first), first + turns))
+
+    def _modulation(self, name: str) -> Tensor:
+        """Of strengths, or decays, in a tensor that has first the strengths and then the decays of each key head."""
+        of_groups = torch.arange(2 * self._num).view(self._groups, 2, -1)
+        return of_groups[:, int(".in_proj_a." in name)].flatten()
+
+
 class GgufCheckpoint(Checkpoint):
     """The tensors of one file; use as any other."""
 
@@ -64,6 +104,8 @@ class GgufCheckpoint(Checkpoint):
         if self._family.weaves_gate_up:
             self._weave()
         self._join_latents()
+        self._split_modulation()
+        self._heads = _ValueHeads(values, self._family)
         self._file_of = dict.fromkeys(self._tensors, "")
         self._head_dim = 0
         if self._family.is_interleaved:
@@ -83,6 +125,15 @@ class GgufCheckpoint(Checkpoint):
             self._woven[joined] = _Woven(gate, up)
             self._tensors[joined] = replace(gate, shape=(2 * gate.shape[0], *gate.shape[1:]))
 
+    def _split_modulation(self) -> None:
+        """Strengths and decays of recurrent layers lie together by key head; where the other projections do not, they
+        become two tensors."""
+        for name in [name for name in self._tensors if name.endswith(_BOTH)]:
+            if name.replace(_BOTH, ".in_proj_qkvz.weight") not in self._tensors:
+                both = self._tensors.pop(name)
+                half = replace(both, shape=(both.shape[0] // 2, *both.shape[1:]))
+                self._tensors |= {name.replace(_BOTH, f".in_proj_{kind}.weight"): half for kind in "ba"}
+
     def _join_latents(self) -> None:
         for name in [name for name in self._tensors if name.endswith(".k_b_proj.weight")]:
             keys = self._tensors.pop(name)
@@ -101,17 +152,27 @@ class GgufCheckpoint(Checkpoint):
         return [self._gguf.path]
 
     def format_of(self, name: str) -> WeightFormat | None:
-        """Of a tensor; None where it is floats, or not there."""
+        """Of a tensor; None where it is read as floats, or not there."""
         tensor = self._tensors.get(name)
         if tensor is None or tensor.kind in FLOATS:
             return None
-        return Int4WeightOnly() if self._block(name, tensor).num_bits == 4 else Int8WeightOnly()
+        block = self._block(name, tensor)
+        if not self._heads.keeps_groups(name, block.group_size):
+            return None
+        return Int4WeightOnly() if block.num_bits == 4 else Int8WeightOnly()
 
     def quantized(self, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
         """Some rows of a tensor with a format. Raises ModelLoadError, like the other methods."""
         self._check_shape(name, [shape])
         self._read.add(name)
-        return self._quantized(name, self._tensors[name], rows)
+        weight = self._quantized(name, self._tensors[name], rows)
+        if (order := self._heads.columns(name)) is None:
+            return weight
+        size = weight.group_size
+        order = order.to(weight.values.device)
+        groups = order[::size] // size
+        offsets = None if weight.offsets is None else weight.offsets[:, groups]
+        return QuantizedWeight(weight.values[:, order], weight.scales[:, groups], size, offsets)
 
     def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
         tensor = self._tensors[name]
@@ -120,8 +181,12 @@ class GgufCheckpoint(Checkpoint):
             floats = self._latent_up(name, latent)[rows]
         else:
             floats = self._floats(name, tensor, rows)
-        if self._family.norm_offset and name.endswith("norm.weight"):
+        if self._family.norm_offset and name.endswith("norm.weight") and ".linear_attn." not in name:
             floats = floats - self._family.norm_offset
+        if name.endswith(".A_log"):
+            floats = floats.neg().log()
+        if (order := self._heads.columns(name)) is not None:
+            floats = floats[:, order]
         return floats[(slice(None), *part[1:])]
 
     def _floats(self, name: str, tensor: GgufTensor, rows: slice) -> Tensor:
@@ -183,6 +248,8 @@ class GgufCheckpoint(Checkpoint):
             half = torch.arange(self._head_dim)
             paired = half % (self._head_dim // 2) * 2 + half // (self._head_dim // 2)
             indices = self._within_heads(name, tensor, indices, paired)
+        if (order := self._heads.rows(name, tensor.shape[0])) is not None:
+            indices = order[indices]
         if not len(indices):
             return torch.empty(0, width, dtype=torch.uint8)
         least, most = int(indices.min()), int(indices.max()) + 1
@@ -221,18 +288,18 @@ class GgufWeights:
 def _named(file: GgufFile, family: GgufFamily, num_layers: int) -> Iterator[tuple[str, GgufTensor]]:
     """Tensors under Hugging Face's names, experts by themselves; without those of layers that are not served. A tensor
     without such a name keeps its own, and is later refused by it."""
-    names = {**LAYER_NAMES, **family.names}
+    names = {**WHOLE_NAMES, **LAYER_NAMES, **family.names}
     for name, tensor in file.tensors.items():
         whole, _, kind = name.rpartition(".")
         found = _LAYER.fullmatch(name)
         if name in FACTORS or (found is not None and int(found[1]) >= num_layers):
             continue
-        if whole in WHOLE_NAMES:
-            yield f"{WHOLE_NAMES[whole]}.{kind}", tensor
+        if whole in names:
+            yield f"{names[whole]}.{kind}", tensor
         elif found is None:
             yield name, tensor
         elif found[2] in names:
-            yield f"model.layers.{found[1]}.{names[found[2]]}", tensor
+            yield from _each(file, f"model.layers.{found[1]}.{names[found[2]]}", tensor)
         elif (parts := _WITH_KIND.fullmatch(found[2])) is None or parts[1] not in names:
             yield name, tensor
         else:
@@ -243,6 +310,10 @@ def _each(file: GgufFile, name: str, tensor: GgufTensor) -> Iterator[tuple[str, 
     """A tensor, or the experts in one: rows of `shape[0]` experts behind one another."""
     if name.endswith("shared_expert_gate.weight") and len(tensor.shape) == 1:
         yield name, replace(tensor, shape=(1, *tensor.shape))
+    elif name.endswith(".conv1d.weight") and len(tensor.shape) == 2:
+        yield name, replace(tensor, shape=(tensor.shape[0], 1, tensor.shape[1]))
+    elif name.endswith((".A_log", ".D", ".norm.weight")):  # in groups, or with a dimension of 1
+        yield name, replace(tensor, shape=(prod(tensor.shape),))
     elif "{}" not in name:
         yield name, tensor
     elif len(tensor.shape) < 2 or tensor.shape[0] > _MOST_EXPERTS:
@@ -251,4 +322,10 @@ def _each(file: GgufFile, name: str, tensor: GgufTensor) -> Iterator[tuple[str, 
         stored, (num_experts, *shape) = SIZES.get(tensor.kind), tensor.shape
         size = 0 if stored is None else prod(shape[:-1]) * -(-shape[-1] // stored.size) * stored.num_bytes
         for index in range(num_experts):
-            yield name.format(index), GgufTensor(tuple(shape), tensor.kind, tensor.offset + index * size)
+            one = GgufTensor(tuple(shape), tensor.kind, tensor.offset + index * size)
+            if _GATE_UP in name:
+                half = replace(one, shape=(shape[0] // 2, *shape[1:]))
+                yield name.format(index).replace(_GATE_UP, _GATE), half
+                yield name.format(index).replace(_GATE_UP, _UP), replace(half, offset=one.offset + size // 2)
+            else:
+                yield name.format(index), one

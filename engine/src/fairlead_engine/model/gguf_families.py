@@ -2,7 +2,8 @@
 
 Names and keys are those of the `gguf` package. Files differ from checkpoints in a few ways beside names: experts of a
 layer lie in one tensor, Gemma's normalisations have 1 added, and heads of Llama's relatives have the two numbers of a
-rotation side by side.
+rotation side by side. Of recurrent layers they have -exp(A_log), kernels without the dimension of 1, and Qwen3.5's
+value heads by turns of key heads.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,6 +40,13 @@ class GgufMetadata:
             self.file.refuse(f"has {value!r:.80} as {self.full(key)}, which must be a whole number up to {_MOST}")
         return value
 
+    def largest(self, key: str) -> int:
+        """The same of a value that may be a list with a number for each layer: the largest."""
+        value = self.value(key)
+        if isinstance(value, list) and value and all(type(each) is int and 0 <= each <= _MOST for each in value):
+            return int(max(value))
+        return self.count(key)
+
     def number(self, key: str, default: float) -> float:
         value = self.value(key)
         if value is None:
@@ -52,6 +60,10 @@ class GgufMetadata:
 
     def has_bias(self, tensor: str) -> bool:
         return f"{tensor}.bias" in self.file.tensors
+
+    def layers_with(self, tensor: str) -> list[int]:
+        """The served layers that have such a weight."""
+        return [layer for layer in range(self.num_layers) if self.has(f"blk.{layer}.{tensor}")]
 
     @property
     def num_layers(self) -> int:
@@ -84,12 +96,14 @@ class GgufFamily:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Fields of `config.json` and their keys, beside those of all architectures."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Names of a layer's tensors in the file and in checkpoints, where they differ from `LAYER_NAMES`."""
+    """Names of tensors in the file and in checkpoints, where they differ from `WHOLE_NAMES` and `LAYER_NAMES`."""
     more: Fields = _nothing
     is_interleaved: bool = False
     """Whether rows of queries and keys have the two numbers of a rotation side by side, unlike the checkpoint's."""
     norm_offset: float = 0.0
     """Added to the weights of normalisations."""
+    has_value_turns: bool = False
+    """Whether value heads of recurrent layers lie by turns of key heads, and not behind the key head they belong to."""
     weaves_gate_up: bool = False
     """Whether rows of an expert's gate and up projections lie by turns in one tensor of the checkpoint."""
     has_head_dim: bool = True
@@ -111,6 +125,7 @@ LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
     "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_up_exps": "mlp.experts.{}.gate_up_proj",
     "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
@@ -132,6 +147,12 @@ def _shared(name: str) -> dict[str, str]:
     return {f"ffn_{kind}_shexp": f"{name}.{kind}_proj" for kind in ("gate", "up", "down")}
 
 
+def _recurrent(place: str) -> dict[str, str]:
+    """Names of a recurrent layer's tensors, by that of its place."""
+    own = {"a": "A_log", "d": "D", "dt.bias": "dt_bias", "conv1d": "conv1d", "norm": "norm", "in": "in_proj"}
+    return {f"ssm_{name}": f"{place}.{each}" for name, each in (own | {"out": "out_proj"}).items()}
+
+
 _MIXTRAL_NAMES = {
     **{f"ffn_{kind}_exps": f"block_sparse_moe.experts.{{}}.w{number}" for kind, number in
        (("gate", 1), ("down", 2), ("up", 3))},
@@ -144,6 +165,24 @@ _UPDATES_NORMED = {
 }
 _GEMMA_NAMES = {**_UPDATES_NORMED, "ffn_norm": "pre_feedforward_layernorm"}
 _SECOND_NORM = {"post_attention_norm": "post_attention_layernorm"}
+_DELTA_NAMES = {
+    **_recurrent("linear_attn"),
+    **_SECOND_NORM,
+    **_shared("mlp.shared_expert"),
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ssm_in": "linear_attn.in_proj_qkvz",
+    "ssm_ba": "linear_attn.in_proj_ba",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+}
+_HYBRID_NAMES = {
+    **_recurrent("mamba"),
+    **_moved("feed_forward"),
+    **dict.fromkeys(("ffn_norm", "ffn_norm.weight"), "pre_ff_layernorm.weight"),
+    "output_norm": "model.final_layernorm",
+}
 _HUNYUAN_NORMS = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
 _WINDOW = {"sliding_window": "attention.sliding_window"}
 _CHOSEN = {"num_experts_per_tok": "expert_used_count"}
@@ -154,6 +193,24 @@ _GRANITE_KEYS = {
     "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
+}
+_DELTA_KEYS = {
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+}
+_QWEN_EXPERTS = {
+    "num_experts": "expert_count",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    **_CHOSEN,
+    **_NARROW,
+}
+_MAMBA_KEYS = {
+    "mamba_n_heads": "ssm.time_step_rank",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_d_conv": "ssm.conv_kernel",
 }
 _ROUTED_KEYS = {
     "n_routed_experts": "expert_count",
@@ -253,8 +310,106 @@ def _deepseek2(values: GgufMetadata) -> dict[str, Any]:
     return fields | {"topk_method": "group_limited_greedy" if groups > 1 else "greedy"}
 
 
+def _kinds(values: GgufMetadata) -> dict[str, Any]:
+    """Kinds of layers by their tensors. Some files have 0 heads of keys in recurrent layers."""
+    recurrent = {*values.layers_with("ssm_out")}
+    kinds = ["linear_attention" if each in recurrent else "full_attention" for each in range(values.num_layers)]
+    return {"layer_types": kinds, "num_key_value_heads": values.largest("attention.head_count_kv")}
+
+
+def _delta(values: GgufMetadata) -> dict[str, Any]:
+    """Layers that guess are left aside."""
+    size = values.count("ssm.inner_size") // max(1, values.count("ssm.time_step_rank"))
+    guessing = dict.fromkeys(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0)
+    return {**_kinds(values), **guessing, "linear_value_head_dim": size}
+
+
+def _mamba(values: GgufMetadata) -> dict[str, Any]:
+    first = f"blk.{min(values.layers_with('ssm_out'), default=0)}"
+    return {
+        **_kinds(values),
+        "mamba_expand": values.count("ssm.inner_size") // max(1, values.count("embedding_length")),
+        "mamba_conv_bias": values.has_bias(f"{first}.ssm_conv1d"),
+        "mamba_proj_bias": values.has_bias(f"{first}.ssm_in"),
+    }
+
+
+def _granite_hybrid(values: GgufMetadata) -> dict[str, Any]:
+    shared = values.count("expert_shared_feed_forward_length") or values.count("feed_forward_length")
+    return {
+        **_mamba(values),
+        "num_local_experts": values.count("expert_count"),
+        "num_experts_per_tok": values.count("expert_used_count"),
+        "shared_intermediate_size": shared,
+    }
+
+
+def _bamba(values: GgufMetadata) -> dict[str, Any]:
+    head_dim = max(1, values.count("embedding_length") // max(1, values.count("attention.head_count")))
+    return {
+        **_mamba(values),
+        "attn_layer_indices": values.layers_with("attn_q"),
+        "partial_rotary_factor": values.count("rope.dimension_count", head_dim) / head_dim,
+    }
+
+
+def _falcon_h1(values: GgufMetadata) -> dict[str, Any]:
+    """Weights have all factors in them."""
+    return {
+        **_mamba(values),
+        "mamba_d_ssm": values.count("ssm.inner_size"),
+        "mamba_rms_norm": values.has("blk.0.ssm_norm"),
+        "mamba_norm_before_gate": False,
+        "projectors_bias": values.has_bias("blk.0.ssm_out"),
+    }
+
+
+def _nemotron_h(values: GgufMetadata) -> dict[str, Any]:
+    letters = dict.fromkeys(range(values.num_layers), "-")
+    for letter, tensor in (("M", "ssm_out"), ("*", "attn_q"), ("E", "ffn_gate_inp")):
+        letters |= dict.fromkeys(values.layers_with(tensor), letter)
+    biases = {"mlp_bias": "ffn_up", "use_bias": "ssm_in", "use_conv_bias": "ssm_conv1d"}
+    layers = range(values.num_layers)
+    return {
+        **{name: any(values.has_bias(f"blk.{layer}.{each}") for layer in layers) for name, each in biases.items()},
+        "hybrid_override_pattern": "".join(letters.values()),
+        "num_key_value_heads": values.largest("attention.head_count_kv"),
+        "intermediate_size": values.largest("feed_forward_length") or None,
+        "mamba_head_dim": values.count("ssm.inner_size") // max(1, values.count("ssm.time_step_rank")),
+        "norm_topk_prob": values.value("expert_weights_norm") is not False,
+    }
+
+
 _LLAMA = GgufFamily("LlamaForCausalLM", is_interleaved=True)
 _MIXTRAL = GgufFamily("MixtralForCausalLM", _LOCAL_EXPERTS, _MIXTRAL_NAMES, is_interleaved=True)
+_BAMBA = GgufFamily("BambaForCausalLM", _MAMBA_KEYS, _HYBRID_NAMES, _bamba, is_interleaved=True)
+_NEMOTRON_H = GgufFamily(
+    "NemotronHForCausalLM",
+    {
+        "mamba_num_heads": "ssm.time_step_rank",
+        "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size",
+        "conv_kernel": "ssm.conv_kernel",
+        "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+        "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        "moe_latent_size": "moe_latent_size",
+        "n_group": "expert_group_count",
+        "topk_group": "expert_group_used_count",
+        **_ROUTED_KEYS,
+    },
+    {
+        **_recurrent("mixer"),
+        **_moved("mixer"),
+        **{name: own.replace("self_attn.", "mixer.", 1) for name, own in LAYER_NAMES.items() if "self_attn." in own},
+        "attn_norm": "norm",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+        "token_embd": "model.embeddings",
+        "output_norm": "model.norm_f",
+    },
+    _nemotron_h,
+    is_interleaved=True,
+)
 _OLMO3 = GgufFamily("Olmo3ForCausalLM", _WINDOW, _UPDATES_NORMED, _layer_types)
 FAMILIES: dict[str, GgufFamily] = {
     "cohere2": GgufFamily(
@@ -293,6 +448,7 @@ FAMILIES: dict[str, GgufFamily] = {
         lambda values: {"use_bias": values.has_bias("blk.0.attn_q")},
     ),
     "exaone4": GgufFamily("Exaone4ForCausalLM", {}, _UPDATES_NORMED, _exaone4),
+    "falcon-h1": GgufFamily("FalconH1ForCausalLM", _MAMBA_KEYS, _HYBRID_NAMES, _falcon_h1),
     "gemma2": GgufFamily("Gemma2ForCausalLM", _WINDOW, _GEMMA_NAMES, _gemma(46), norm_offset=1.0),
     "gemma3": GgufFamily("Gemma3ForCausalLM", _WINDOW, _GEMMA_NAMES, _gemma(62), norm_offset=1.0),
     "glm4": GgufFamily(
@@ -313,6 +469,20 @@ FAMILIES: dict[str, GgufFamily] = {
         weaves_gate_up=True,
     ),
     "granite": GgufFamily("GraniteForCausalLM", _GRANITE_KEYS, is_interleaved=True),
+    "granitehybrid": GgufFamily(
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE_KEYS, **_MAMBA_KEYS},
+        {
+            **_recurrent("mamba"),
+            **_moved("block_sparse_moe"),
+            "ffn_gate_inp": "block_sparse_moe.router.layer",
+            **_shared("shared_mlp"),
+            **{f"ffn_{kind}": f"shared_mlp.{kind}_proj" for kind in ("gate", "up")},
+            **dict.fromkeys(("ffn_down", "ffn_down_shexp"), "shared_mlp.output_linear"),
+        },
+        _granite_hybrid,
+        is_interleaved=True,
+    ),
     "granitemoe": GgufFamily(
         "GraniteMoeForCausalLM",
         {**_GRANITE_KEYS, **_LOCAL_EXPERTS},
@@ -344,26 +514,37 @@ FAMILIES: dict[str, GgufFamily] = {
     ),
     "minimax-m2": GgufFamily("MiniMaxM2ForCausalLM", _LOCAL_EXPERTS, _MIXTRAL_NAMES, _minimax_m2),
     "mistral3": replace(_LLAMA, architecture="Ministral3ForCausalLM"),
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_moe": _NEMOTRON_H,
     "olmo2": replace(_OLMO3, architecture="Olmo2ForCausalLM"),
     "olmoe": GgufFamily("OlmoeForCausalLM", {"num_experts": "expert_count", **_CHOSEN}),
     "phi3": GgufFamily("Phi3ForCausalLM", {}, {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}, _phi3),
     "qwen2": GgufFamily("Qwen2ForCausalLM"),
     "qwen2moe": GgufFamily(
         "Qwen2MoeForCausalLM",
-        {
-            "num_experts": "expert_count",
-            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
-            **_CHOSEN,
-            **_NARROW,
-        },
+        _QWEN_EXPERTS,
         {**_shared("mlp.shared_expert"), "ffn_gate_inp_shexp": "mlp.shared_expert_gate"},
         _qwen_experts,
     ),
     "qwen3": GgufFamily("Qwen3ForCausalLM"),
+    "qwen35": GgufFamily(
+        "Qwen3_5ForCausalLM", _DELTA_KEYS, _DELTA_NAMES, _delta, norm_offset=1.0, has_value_turns=True
+    ),
+    "qwen35moe": GgufFamily(
+        "Qwen3_5MoeForCausalLM",
+        {**_DELTA_KEYS, **_QWEN_EXPERTS},
+        _DELTA_NAMES,
+        _delta,
+        norm_offset=1.0,
+        has_value_turns=True,
+    ),
     "qwen3moe": GgufFamily(
         "Qwen3MoeForCausalLM",
         {"num_experts": "expert_count", **_CHOSEN, **_NARROW},
         more=lambda values: {**_qwen_experts(values), "norm_topk_prob": True},
+    ),
+    "qwen3next": GgufFamily(
+        "Qwen3NextForCausalLM", {**_DELTA_KEYS, **_QWEN_EXPERTS}, _DELTA_NAMES, _delta, norm_offset=1.0
     ),
     "seed_oss": GgufFamily(
         "SeedOssForCausalLM",
@@ -374,20 +555,19 @@ FAMILIES: dict[str, GgufFamily] = {
     "smollm3": replace(_LLAMA, architecture="SmolLM3ForCausalLM"),
 }
 """By `general.architecture`."""
-_RECURRENT = ("falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next")
 
 
 def find_family(file: GgufFile) -> tuple[GgufFamily, GgufMetadata]:
     """The file's architecture. Raises ModelLoadError, naming it, for one that is not read."""
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
-        known = f"supported are {', '.join(FAMILIES)}"
-        if name in _RECURRENT:
-            known = "recurrent layers are not read from GGUF files: use the safetensors checkpoint of the model"
+        known = f"supported are {', '.join(FAMILIES)}: use the safetensors checkpoint of the model"
         raise unsupported(file, "general.architecture", name, known)
     values, family = GgufMetadata(file, name), FAMILIES[name]
     if name == "llama" and values.count("expert_count"):
         family = _MIXTRAL
     if name == "olmo2" and values.count("attention.sliding_window"):
         family = _OLMO3
+    if name == "granitehybrid" and values.value("rope.scaling.finetuned"):
+        family = _BAMBA
     return family, values

@@ -607,6 +607,10 @@ class Weights:
         self._count(offsets, offsets.numel())
         return offsets
 
+    def has(self, layer: str) -> bool:
+        """Whether the checkpoint has a weight of this layer."""
+        return self._checkpoint.has(f"{layer}.weight")
+
     def skip(self, prefix: str) -> None:
         """Lets tensors with such names be left over."""
         for name in self._checkpoint.names():

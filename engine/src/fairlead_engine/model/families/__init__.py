@@ -61,9 +61,9 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Qwen2MoeForCausalLM": experts.build_qwen,
     "Qwen3ForCausalLM": dense.build,
     "Qwen3MoeForCausalLM": experts.build_qwen,
-    "Qwen3NextForCausalLM": recurrent.build_qwen3_next,
-    "Qwen3_5ForCausalLM": recurrent.build_qwen3_5,
-    "Qwen3_5MoeForCausalLM": recurrent.build_qwen3_5,
+    "Qwen3NextForCausalLM": recurrent.build_qwen,
+    "Qwen3_5ForCausalLM": recurrent.build_qwen,
+    "Qwen3_5MoeForCausalLM": recurrent.build_qwen,
     "SeedOssForCausalLM": dense.build,
     "SmolLM3ForCausalLM": dense.build,
 }

@@ -24,16 +24,7 @@ _GUESSING = GuessingNames(
 """A layer with attention, whichever of the model's layers recur."""
 
 
-def build_qwen3_next(weights: Weights, config: QwenExpertsConfig) -> Decoder:
-    return _build(weights, config, is_grouped=True)
-
-
-def build_qwen3_5(weights: Weights, config: ModelConfig) -> Decoder:
-    return _build(weights, config, is_grouped=False)
-
-
-def _build(weights: Weights, config: ModelConfig, *, is_grouped: bool) -> Decoder:
-    """`is_grouped`: projections of a recurrent layer are stored as two, by key head."""
+def build_qwen(weights: Weights, config: ModelConfig) -> Decoder:
     state = config.state
     assert state is not None
     weights.skip("mtp.")  # layers that guess a token further, where they are not wanted
@@ -42,7 +33,7 @@ def _build(weights: Weights, config: ModelConfig, *, is_grouped: bool) -> Decode
     def attention(prefix: str) -> AttentionLayer:
         if prefix == _GUESSING.layer or layer_index(prefix) not in config.recurrent:
             return weights.attention(prefix)
-        return _recurrent_layer(weights, f"{prefix}.linear_attn", config, state, is_grouped)
+        return _recurrent_layer(weights, f"{prefix}.linear_attn", config, state)
 
     if isinstance(config, QwenExpertsConfig):
         experts = qwen_feed_forward(weights, config)
@@ -52,11 +43,10 @@ def _build(weights: Weights, config: ModelConfig, *, is_grouped: bool) -> Decode
     )
 
 
-def _recurrent_layer(
-    weights: Weights, prefix: str, config: ModelConfig, state: StateShape, is_grouped: bool
-) -> GatedDeltaNet:
+def _recurrent_layer(weights: Weights, prefix: str, config: ModelConfig, state: StateShape) -> GatedDeltaNet:
+    """Projections are stored as four, or as two by key head."""
     heads, values = state.num_heads, state.num_heads * state.value_dim
-    if is_grouped:
+    if is_grouped := weights.has(f"{prefix}.in_proj_qkvz"):
         wide, narrow = {"in_proj_qkvz": state.channels + values}, {"in_proj_ba": 2 * heads}
     else:
         wide = {"in_proj_qkv": state.channels, "in_proj_z": values}
@@ -94,6 +84,8 @@ def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decod
     def feed_forward(prefix: str) -> FeedForward:
         inner, part = config.shared_expert_size, weights.shard.part(config.shared_expert_size)
         both = {f"{prefix}.shared_mlp.input_linear": 2 * inner}
+        if not weights.has(*both):
+            both = {f"{prefix}.shared_mlp.{name}_proj": inner for name in ("gate", "up")}
         shared = GatedFeedForward(
             gate_up=weights.linear(both, hidden),
             down=weights.linear({f"{prefix}.shared_mlp.output_linear": hidden}, inner, column_part=part),
