@@ -20,6 +20,7 @@ from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized
 Json = dict[str, Any]
 ARCHITECTURES = {
     "bamba": MODEL_ARCH.GRANITE_HYBRID, "falcon_h1": MODEL_ARCH.FALCON_H1,
+    "gemma4_text": MODEL_ARCH.GEMMA4, "glm_moe_dsa": MODEL_ARCH.GLM_DSA, "phimoe": MODEL_ARCH.PHIMOE,
     "granitemoehybrid": MODEL_ARCH.GRANITE_HYBRID, "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
     "qwen3_next": MODEL_ARCH.QWEN3NEXT, "qwen3_5_text": MODEL_ARCH.QWEN35, "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
     "cohere2": MODEL_ARCH.COHERE2, "deepseek_v2": MODEL_ARCH.DEEPSEEK2, "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
@@ -34,30 +35,40 @@ ARCHITECTURES = {
     "qwen3_moe": MODEL_ARCH.QWEN3MOE, "seed_oss": MODEL_ARCH.SEED_OSS, "smollm3": MODEL_ARCH.SMOLLM3,
 }  # fmt: skip
 """By `model_type`."""
+_NEWER = {"cohere2_moe": ("cohere2moe", MODEL_ARCH.GLM4_MOE), "deepseek_v32": ("deepseek32", MODEL_ARCH.GLM_DSA)}
+"""Architectures that llama.cpp has and the package does not, and one with the same names of tensors."""
 _PERMUTED = (
     "llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoehybrid", "bamba",
     "nemotron_h",
 )  # fmt: skip
 _QWEN_NORMS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+_GEMMA4_TOLD = {
+    "layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+}  # fmt: skip
 _OF_MIXER = ("A_log", ".D", "dt_bias", "conv1d.weight", "mixer.norm.weight")
 _TRANSPOSED = ("gpt_oss", "llama4_text")
 """Families whose experts are stored with inputs as rows."""
 _EXPERT = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
 
 
-def architecture_of(config: Json) -> MODEL_ARCH:
-    """By the fields of `config.json`."""
+def architecture_of(config: Json) -> tuple[str, MODEL_ARCH]:
+    """By the fields of `config.json`: the name, and the package's table of names."""
+    if config["model_type"] in _NEWER:
+        return _NEWER[config["model_type"]]
+    found = ARCHITECTURES[config["model_type"]]
     if config["model_type"] == "nemotron_h" and "E" not in config["hybrid_override_pattern"]:
-        return MODEL_ARCH.NEMOTRON_H
-    return ARCHITECTURES[config["model_type"]]
+        found = MODEL_ARCH.NEMOTRON_H
+    return MODEL_ARCH_NAMES[found], found
 
 
 def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32, *, are_fused: bool = False) -> Path:
     """The checkpoint as a file whose linear layers are stored as `kind`; `meant` gets the floats that are left.
     `are_fused`: projections of Qwen3-Next's recurrent layers lie together, as in the first files of it."""
     config = json.loads((folder / "config.json").read_text())
-    architecture = architecture_of(config)
-    writer = gguf.GGUFWriter(target, MODEL_ARCH_NAMES[architecture])
+    name, architecture = architecture_of(config)
+    writer = gguf.GGUFWriter(target, name)
     _write_fields(writer, config)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([f"t{index}" for index in range(config["vocab_size"])])
@@ -179,7 +190,7 @@ def _parts(config: Json, name: str, packed: np.ndarray) -> Iterator[tuple[str, n
         heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
         halves = packed.reshape(heads, 2, len(packed) // heads // 2, *packed.shape[1:])
         yield name, halves.swapaxes(1, 2).reshape(packed.shape)
-    elif (family.startswith("gemma") or family in _QWEN_NORMS) and name.endswith("norm.weight"):
+    elif (family in ("gemma2", "gemma3_text") or family in _QWEN_NORMS) and name.endswith("norm.weight"):
         yield name, packed + np.float32(1.0)
     elif name.endswith("shared_mlp.input_linear.weight"):
         end = "_shexp" if config["num_local_experts"] else ""
@@ -191,6 +202,8 @@ def _parts(config: Json, name: str, packed: np.ndarray) -> Iterator[tuple[str, n
         half = packed.shape[1] // 2
         yield f"{block}.ffn_gate_exps.weight", packed[:, :half]
         yield f"{block}.ffn_up_exps.weight", packed[:, half:]
+    elif family == "gemma4_text" and (own := ".".join(name.split(".")[3:])) in _GEMMA4_TOLD:
+        yield f"{block}.{_GEMMA4_TOLD[own]}", packed
     elif ".experts.gate_up_proj" in name:
         half, kind = packed.shape[1] // 2, "bias" if name.endswith("_bias") else "weight"
         gate, up = (packed[:, ::2], packed[:, 1::2]) if family == "gpt_oss" else (packed[:, :half], packed[:, half:])
@@ -233,13 +246,19 @@ def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
             writer.add_key_length(head_dim)
         share = config.get("partial_rotary_factor", 1.0)
         writer.add_rope_dimension_count(config.get("rotary_dim") or int(head_dim * share))
-    if family == "cohere2":
+    if family.startswith("cohere2"):
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
         writer.add_layer_norm_rms_eps(config.get("layer_norm_epsilon") or config["rms_norm_eps"])
     if config.get("sliding_window") and family not in ("mistral", "qwen2"):
         writer.add_sliding_window(config["sliding_window"])
-    if family in ("exaone4", "olmo3"):
+    if family == "gemma4_text":
+        _write_gemma4(writer, config)
+    if family == "cohere2_moe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+        writer.add_expert_shared_count(config["num_shared_experts"])
+        writer.add_leading_dense_block_count(config["mlp_layer_types"].count("dense"))
+    if family in ("exaone4", "olmo3", "gemma4_text", "cohere2_moe"):
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     _write_rope(writer, config, head_dim)
     _write_factors(writer, config)
@@ -281,6 +300,27 @@ def _write_states(writer: gguf.GGUFWriter, config: Json) -> None:
     writer.add_ssm_group_count(groups)
 
 
+def _write_gemma4(writer: gguf.GGUFWriter, config: Json) -> None:
+    layers, readers = config["layer_types"], config["num_kv_shared_layers"]
+    local, whole, inner = config["head_dim"], config["global_head_dim"], config["intermediate_size"]
+    writer.add_shared_kv_layers(readers)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_key_length(whole)
+    writer.add_key_length_swa(local)
+    writer.add_rope_dimension_count(whole)
+    writer.add_rope_dimension_count_swa(local)
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if config["use_double_wide_mlp"]:
+        first = len(layers) - readers
+        writer.add_feed_forward_length([inner if each < first else 2 * inner for each in range(len(layers))])
+    if (num := config.get("num_global_key_value_heads")) is not None:
+        own = config["num_key_value_heads"]
+        writer.add_head_count_kv([own if kind.startswith("sliding") else num for kind in layers])
+    turned = int(whole * 0.25 / 2)
+    factors = [1.0] * turned + [1e30] * (whole // 2 - turned)
+    writer.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
+
+
 def _write_latents(writer: gguf.GGUFWriter, config: Json) -> None:
     latent, turned, value = config["kv_lora_rank"], config["qk_rope_head_dim"], config["v_head_dim"]
     if config["q_lora_rank"]:
@@ -295,11 +335,16 @@ def _write_latents(writer: gguf.GGUFWriter, config: Json) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     writer.add_expert_group_count(config["n_group"])
     writer.add_expert_group_used_count(config["topk_group"])
+    if "index_topk" in config:
+        writer.add_indexer_head_count(config["index_n_heads"])
+        writer.add_indexer_key_length(config["index_head_dim"])
+        writer.add_indexer_top_k(config["index_topk"])
 
 
 def _write_rope(writer: gguf.GGUFWriter, config: Json, head_dim: int) -> None:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = rope.get("rope_theta") or config.get("rope_theta", 10000.0)
+    plain = 1e6 if config["model_type"] == "gemma4_text" else 10000.0
+    theta = rope.get("rope_theta") or config.get("rope_theta", plain)
     kind = rope.get("rope_type") or rope.get("type")
     if "alpha" in rope:
         theta *= rope["alpha"] ** (head_dim / (head_dim - 2))
@@ -347,7 +392,7 @@ def _write_experts(writer: gguf.GGUFWriter, config: Json) -> None:
     for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
         if name in found:
             writer.add_expert_count(found[name])
-    for name in ("num_experts_per_tok", "moe_k", "moe_topk"):
+    for name in ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"):
         if name in found:
             writer.add_expert_used_count(found[name])
     for name in ("n_shared_experts", "moe_num_shared_experts"):
@@ -355,7 +400,7 @@ def _write_experts(writer: gguf.GGUFWriter, config: Json) -> None:
             writer.add_expert_shared_count(found[name])
     if "moe_intermediate_size" in found:
         writer.add_expert_feed_forward_length(found["moe_intermediate_size"])
-    elif config["model_type"] in ("gpt_oss", "llama4_text", "minimax_m2"):
+    elif config["model_type"] in ("gpt_oss", "llama4_text", "minimax_m2", "cohere2_moe"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if "shared_expert_intermediate_size" in found:
         writer.add_expert_shared_feed_forward_length(found["shared_expert_intermediate_size"])

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from fairlead_common.models.gguf_file import GgufFile
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.gguf_blocks import FLOATS
 
 _MOST = 2**20
 """Largest count of layers, experts or elements of a head."""
@@ -40,12 +43,15 @@ class GgufMetadata:
             self.file.refuse(f"has {value!r:.80} as {self.full(key)}, which must be a whole number up to {_MOST}")
         return value
 
+    def of_layers(self, key: str) -> list[int]:
+        """The same for each served layer: of a list, or of one number for all."""
+        value, num = self.value(key), self.num_layers
+        if isinstance(value, list) and len(value) >= num and all(type(each) is int for each in value):
+            return [each for each in value[:num] if 0 <= each <= _MOST]
+        return [self.count(key)] * num
+
     def largest(self, key: str) -> int:
-        """The same of a value that may be a list with a number for each layer: the largest."""
-        value = self.value(key)
-        if isinstance(value, list) and value and all(type(each) is int and 0 <= each <= _MOST for each in value):
-            return int(max(value))
-        return self.count(key)
+        return max(self.of_layers(key), default=0)
 
     def number(self, key: str, default: float) -> float:
         value = self.value(key)
@@ -79,6 +85,16 @@ def unsupported(file: GgufFile, name: str, value: object, remedy: str) -> ModelL
     )
 
 
+def listed(file: GgufFile, name: str) -> torch.Tensor:
+    """A tensor of the configuration: float32 [numbers]."""
+    tensor = file.tensors.get(name)
+    if tensor is None or tensor.kind not in FLOATS or len(tensor.shape) != 1 or tensor.shape[0] > 2**16:
+        file.refuse(f"has a tensor {name} that is no list of floats")
+    dtype = FLOATS[tensor.kind]
+    raw = bytearray(file.bytes_at(tensor.offset, tensor.shape[0] * dtype.itemsize, name))
+    return torch.frombuffer(raw, dtype=dtype).float()
+
+
 Fields = Callable[[GgufMetadata], dict[str, Any]]
 """Fields of `config.json` that follow from several values."""
 
@@ -110,6 +126,8 @@ class GgufFamily:
     """Whether `attention.key_length` is the size of a head."""
 
 
+FREQUENCIES = "rope_freqs.weight"
+"""Divisors of rotary frequencies."""
 WHOLE_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -147,6 +165,25 @@ def _shared(name: str) -> dict[str, str]:
     return {f"ffn_{kind}_shexp": f"{name}.{kind}_proj" for kind in ("gate", "up", "down")}
 
 
+_LATENT_NAMES = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
+_INDEXED_NAMES = {
+    **_LATENT_NAMES,
+    "indexer.attn_q_b": "self_attn.indexer.wq_b",
+    "indexer.attn_k": "self_attn.indexer.wk",
+    "indexer.k_norm": "self_attn.indexer.k_norm",
+    "indexer.proj": "self_attn.indexer.weights_proj",
+}
+
+
 def _recurrent(place: str) -> dict[str, str]:
     """Names of a recurrent layer's tensors, by that of its place."""
     own = {"a": "A_log", "d": "D", "dt.bias": "dt_bias", "conv1d": "conv1d", "norm": "norm", "in": "in_proj"}
@@ -164,6 +201,23 @@ _UPDATES_NORMED = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _GEMMA_NAMES = {**_UPDATES_NORMED, "ffn_norm": "pre_feedforward_layernorm"}
+_GEMMA4_NAMES = {
+    **_GEMMA_NAMES,
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    **{f"ffn_{kind}_exps": f"experts.{{}}.{kind}_proj" for kind in ("gate", "up", "gate_up", "down")},
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "layer_output_scale.weight": "layer_scalar",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
 _SECOND_NORM = {"post_attention_norm": "post_attention_layernorm"}
 _DELTA_NAMES = {
     **_recurrent("linear_attn"),
@@ -220,6 +274,13 @@ _ROUTED_KEYS = {
     **_CHOSEN,
     **_NARROW,
 }
+_LATENT_KEYS = {"kv_lora_rank": "attention.kv_lora_rank", **_ROUTED_KEYS}
+_INDEXED_KEYS = {
+    "index_n_heads": "attention.indexer.head_count",
+    "index_head_dim": "attention.indexer.key_length",
+    "index_topk": "attention.indexer.top_k",
+    **_LATENT_KEYS,
+}
 
 
 def _layer_types(values: GgufMetadata) -> dict[str, Any]:
@@ -246,6 +307,50 @@ def _gemma(largest: int) -> Fields:
         }
 
     return fields
+
+
+_TURNED = 2.0
+"""Divisors of the frequencies of pairs that are turned are below this, those of others are immense."""
+
+
+def _gemma4(values: GgufMetadata) -> dict[str, Any]:
+    kinds = _layer_types(values).get("layer_types", [])
+    heads, inner = values.of_layers("attention.head_count_kv"), values.of_layers("feed_forward_length")
+    last = max(0, values.num_layers - 1 - values.count("attention.shared_kv_layers"))
+    own = [layer for layer, kind in enumerate(kinds) if kind == "full_attention" and layer <= last]
+    words = values.file.tensors.get("per_layer_token_embd.weight")
+    turned = listed(values.file, FREQUENCIES) < _TURNED if FREQUENCIES in values.file.tensors else torch.ones(1)
+    whole = {"rope_type": "proportional", "rope_theta": values.number("rope.freq_base", 1e6)}
+    return {
+        "layer_types": kinds,
+        "rope_parameters": {
+            "full_attention": whole | {"partial_rotary_factor": float(turned.float().mean())},
+            "sliding_attention": {"rope_type": "default", "rope_theta": values.number("rope.freq_base_swa", 1e4)},
+        },
+        "num_key_value_heads": next((heads[each] for each, kind in enumerate(kinds) if kind != kinds[-1]), 0),
+        "num_global_key_value_heads": heads[-1] if heads else 0,
+        "attention_k_eq_v": any(not values.has(f"blk.{layer}.attn_v") for layer in own),
+        "num_kv_shared_layers": values.count("attention.shared_kv_layers"),
+        "intermediate_size": min(inner, default=0),
+        "use_double_wide_mlp": len({*inner}) > 1,
+        "hidden_size_per_layer_input": values.count("embedding_length_per_layer_input"),
+        "vocab_size_per_layer_input": 0 if words is None else words.shape[0],
+        "enable_moe_block": values.count("expert_count") > 0,
+    }
+
+
+def _phimoe(values: GgufMetadata) -> dict[str, Any]:
+    return {**_phi3(values), "lm_head_bias": values.has_bias("output")}
+
+
+def _cohere2_moe(values: GgufMetadata) -> dict[str, Any]:
+    dense = values.file.tensors.get("blk.0.ffn_up.weight")
+    return {
+        **_layer_types(values),
+        "prefix_dense_intermediate_size": None if dense is None else dense.shape[0],
+        "norm_topk_prob": values.value("expert_weights_norm") is True,
+        "expert_selection_fn": "softmax" if values.value("expert_gating_func") == _SOFTMAX else "sigmoid",
+    }
 
 
 def _qwen_experts(values: GgufMetadata) -> dict[str, Any]:
@@ -283,7 +388,7 @@ def _minimax_m2(values: GgufMetadata) -> dict[str, Any]:
     return {"rotary_dim": values.count("rope.dimension_count", width), "partial_rotary_factor": None}
 
 
-_SIGMOID = 2
+_SOFTMAX, _SIGMOID = 1, 2
 """Of `expert_gating_func`."""
 
 
@@ -308,6 +413,18 @@ def _deepseek2(values: GgufMetadata) -> dict[str, Any]:
     if is_v3:
         return fields | {"architectures": ["DeepseekV3ForCausalLM"], "topk_method": "noaux_tc"}
     return fields | {"topk_method": "group_limited_greedy" if groups > 1 else "greedy"}
+
+
+def _indexed(architecture: str) -> Fields:
+    """Layers without an indexer take over the choice of the layer before."""
+
+    def fields(values: GgufMetadata) -> dict[str, Any]:
+        choosing = {*values.layers_with("indexer.attn_k")}
+        kinds = ["full" if layer in choosing else "shared" for layer in range(values.num_layers)]
+        own = {"architectures": [architecture], "topk_method": "noaux_tc", "indexer_types": kinds}
+        return _deepseek2(values) | own
+
+    return fields
 
 
 def _kinds(values: GgufMetadata) -> dict[str, Any]:
@@ -417,20 +534,32 @@ FAMILIES: dict[str, GgufFamily] = {
         {"logit_scale": "logit_scale", "layer_norm_eps": "attention.layer_norm_epsilon", **_WINDOW},
         more=_layer_types,
     ),
+    "cohere2moe": GgufFamily(
+        "Cohere2MoeForCausalLM",
+        {
+            "logit_scale": "logit_scale",
+            "layer_norm_eps": "attention.layer_norm_epsilon",
+            "intermediate_size": "expert_feed_forward_length",
+            "num_experts": "expert_count",
+            "num_shared_experts": "expert_shared_count",
+            "first_k_dense_replace": "leading_dense_block_count",
+            **_CHOSEN,
+            **_WINDOW,
+        },
+        more=_cohere2_moe,
+    ),
     "deepseek2": GgufFamily(
         "DeepseekV2ForCausalLM",
-        {"kv_lora_rank": "attention.kv_lora_rank", **_ROUTED_KEYS},
-        {
-            "attn_q_a": "self_attn.q_a_proj",
-            "attn_q_a_norm": "self_attn.q_a_layernorm",
-            "attn_q_b": "self_attn.q_b_proj",
-            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-            "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-            "attn_kv_b": "self_attn.kv_b_proj",
-            "attn_k_b": "self_attn.k_b_proj",
-            "attn_v_b": "self_attn.v_b_proj",
-        },
+        _LATENT_KEYS,
+        _LATENT_NAMES,
         _deepseek2,
+        has_head_dim=False,
+    ),
+    "deepseek32": GgufFamily(
+        "DeepseekV32ForCausalLM",
+        _INDEXED_KEYS,
+        _INDEXED_NAMES,
+        _indexed("DeepseekV32ForCausalLM"),
         has_head_dim=False,
     ),
     "ernie4_5": GgufFamily("Ernie4_5ForCausalLM", more=lambda values: {"use_bias": values.has_bias("blk.0.attn_q")}),
@@ -451,6 +580,28 @@ FAMILIES: dict[str, GgufFamily] = {
     "falcon-h1": GgufFamily("FalconH1ForCausalLM", _MAMBA_KEYS, _HYBRID_NAMES, _falcon_h1),
     "gemma2": GgufFamily("Gemma2ForCausalLM", _WINDOW, _GEMMA_NAMES, _gemma(46), norm_offset=1.0),
     "gemma3": GgufFamily("Gemma3ForCausalLM", _WINDOW, _GEMMA_NAMES, _gemma(62), norm_offset=1.0),
+    "gemma4": GgufFamily(
+        "Gemma4ForCausalLM",
+        {
+            "head_dim": "attention.key_length_swa",
+            "global_head_dim": "attention.key_length",
+            "final_logit_softcapping": "final_logit_softcapping",
+            "num_experts": "expert_count",
+            "top_k_experts": "expert_used_count",
+            **_NARROW,
+            **_WINDOW,
+        },
+        _GEMMA4_NAMES,
+        _gemma4,
+        has_head_dim=False,
+    ),
+    "glm-dsa": GgufFamily(
+        "GlmMoeDsaForCausalLM",
+        _INDEXED_KEYS,
+        _INDEXED_NAMES,
+        _indexed("GlmMoeDsaForCausalLM"),
+        has_head_dim=False,
+    ),
     "glm4": GgufFamily(
         "Glm4ForCausalLM",
         {},
@@ -519,6 +670,7 @@ FAMILIES: dict[str, GgufFamily] = {
     "olmo2": replace(_OLMO3, architecture="Olmo2ForCausalLM"),
     "olmoe": GgufFamily("OlmoeForCausalLM", {"num_experts": "expert_count", **_CHOSEN}),
     "phi3": GgufFamily("Phi3ForCausalLM", {}, {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}, _phi3),
+    "phimoe": GgufFamily("PhimoeForCausalLM", _LOCAL_EXPERTS, _MIXTRAL_NAMES, _phimoe),
     "qwen2": GgufFamily("Qwen2ForCausalLM"),
     "qwen2moe": GgufFamily(
         "Qwen2MoeForCausalLM",

@@ -7,7 +7,7 @@ import torch
 from fairlead_common.models.gguf_file import GgufFile
 from fairlead_common.models.rope_config import RopeConfig, RopeKind
 from fairlead_engine.model.gguf_blocks import FLOATS
-from fairlead_engine.model.gguf_families import GgufMetadata, find_family, unsupported
+from fairlead_engine.model.gguf_families import FREQUENCIES, GgufMetadata, find_family, listed, unsupported
 from fairlead_engine.model.rope import inverse_frequencies
 
 _FIELDS = {
@@ -20,14 +20,16 @@ _FIELDS = {
     "rope_theta": "rope.freq_base",
 }
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-_EMBEDDING, _HEAD, _FREQUENCIES = "token_embd.weight", "output.weight", "rope_freqs.weight"
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
-FACTORS = (_FREQUENCIES, _LONG, _SHORT)
+FACTORS = (FREQUENCIES, _LONG, _SHORT)
 """Tensors that belong to the configuration."""
 _LLAMA3: tuple[dict[str, Any], ...] = tuple(
     {"low_freq_factor": 1.0, "high_freq_factor": high, "original_max_position_embeddings": 8192} for high in (4.0, 1.0)
 )
 """Of Llama 3.1 and 3.2, and of Llama 4, whose files have the frequencies' factors instead."""
+_PHI_SCALE = 1.243163121016122
+"""Of cosines and sines in all published Phis with experts, which no file says."""
 _YARN = {
     "original_max_position_embeddings": "original_context_length",
     "attention_factor": "yarn_attn_factor",
@@ -82,14 +84,17 @@ def _dtype(file: GgufFile) -> str:
 
 def _scaling(values: GgufMetadata, architecture: str) -> dict[str, Any] | None:
     file, kind = values.file, values.value("rope.scaling.type") or "none"
-    if _FREQUENCIES in file.tensors:
+    if architecture.startswith("Gemma4"):
+        return None
+    if FREQUENCIES in file.tensors:
         return _llama3_scaling(values)
     if _LONG in file.tensors:
         return {
             "rope_type": "longrope",
-            "long_factor": _factors(file, _LONG).tolist(),
-            "short_factor": _factors(file, _SHORT).tolist(),
+            "long_factor": listed(file, _LONG).tolist(),
+            "short_factor": listed(file, _SHORT).tolist(),
             "original_max_position_embeddings": values.value("rope.scaling.original_context_length"),
+            **dict.fromkeys(("long_mscale", "short_mscale"), _PHI_SCALE),
         }
     if kind == "none":
         return {"rope_type": "default"} if architecture.startswith("Ministral3") else None
@@ -116,18 +121,8 @@ def _of_scores(values: GgufMetadata, architecture: str) -> dict[str, Any]:
     return {}
 
 
-def _factors(file: GgufFile, name: str) -> torch.Tensor:
-    """float32 [frequencies]."""
-    tensor = file.tensors.get(name)
-    if tensor is None or tensor.kind not in FLOATS or len(tensor.shape) != 1 or tensor.shape[0] > 2**16:
-        file.refuse(f"has a tensor {name} that is no list of floats")
-    dtype = FLOATS[tensor.kind]
-    raw = bytearray(file.bytes_at(tensor.offset, tensor.shape[0] * dtype.itemsize, name))
-    return torch.frombuffer(raw, dtype=dtype).float()
-
-
 def _llama3_scaling(values: GgufMetadata) -> dict[str, Any]:
-    factors = _factors(values.file, _FREQUENCIES)
+    factors = listed(values.file, FREQUENCIES)
     theta, factor = values.number("rope.freq_base", 10000.0), float(factors.max())
     head_dim = 2 * len(factors)
     if factor > 1.0 and theta > 1.0:
@@ -137,4 +132,4 @@ def _llama3_scaling(values: GgufMetadata) -> dict[str, Any]:
             if torch.allclose(plain / inverse_frequencies(rope, head_dim), factors, rtol=1e-3):
                 return {"rope_type": "llama3", "factor": factor, **shape}
     told = f"{factors[:3].tolist()}…"
-    raise unsupported(values.file, _FREQUENCIES, told, "only Llama 3.1's, 3.2's and 4's scaling is known")
+    raise unsupported(values.file, FREQUENCIES, told, "only Llama 3.1's, 3.2's and 4's scaling is known")
