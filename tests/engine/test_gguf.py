@@ -147,9 +147,46 @@ def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path:
     assert begins == (metadata["model"] == "llama")
 
 
+def test_gemma_4_has_pieces_and_merges(tmp_path: Path) -> None:
+    from transformers import GemmaTokenizer
+
+    metadata = metadata_of_pieces()
+    merges = ["t h", "th e", "\u2581 the", "w o", "wo r", "\u2581 wor", "l l", "h e", "l o", "\u2581 w"]
+    kept = {name: value for name, value in metadata.items() if name != "scores"} | {"model": "gemma4", "merges": merges}
+    found = read_tokenizer(write_metadata(tmp_path / "model.gguf", kept))
+    vocabulary = {token: index for index, token in enumerate(metadata["tokens"])}
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    theirs = GemmaTokenizer(vocab=vocabulary, merges=pairs, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    for text in [*TEXTS, "the world  the hello", " the lo"]:
+        ids = found.encode(text, add_special_tokens=False)
+        assert ids == theirs.encode(text, add_special_tokens=False), text
+        assert found.decode(ids) == text
+    assert found.encode("the")[0] == metadata["bos_token_id"]
+
+
+MARKED = {"model": "gpt2", "tokens": ["x", "\u00cc", "\u00a3", "\u00cc\u00a3", "x\u00cc\u00a3"]}
+MARKED["merges"] = ["\u00cc \u00a3", "x \u00cc\u00a3"]
+"""Of x with a dot below."""
+
+
+@pytest.mark.parametrize(
+    ("metadata", "texts"), [(dinghy_vocabulary(), TEXTS), (MARKED, ["x\u0323x", "xx\u0323"])], ids=["dinghy", "marks"]
+)
+def test_marks_belong_to_words_of_qwen_3_5(metadata: dict, texts: list[str], tmp_path: Path) -> None:
+    from transformers import Qwen3_5Tokenizer
+
+    found = read_tokenizer(write_metadata(tmp_path / "model.gguf", metadata | {"pre": "qwen35"}))
+    vocabulary = {token: index for index, token in enumerate(metadata["tokens"])}
+    theirs = Qwen3_5Tokenizer(vocab=vocabulary, merges=[tuple(merge.split(" ")) for merge in metadata["merges"]])
+    for text in texts:
+        assert found.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False), text
+
+
 CUTS = {
     "gpt-2": ["Hello", "World", "123456", "'s"],
     "llama-bpe": ["Hello", "World", "123", "456", "'s"],
+    "falcon-h1": ["Hello", "World", "123", "456", "'s"],
+    "pixtral": ["Hello", "World", "123", "456", "'s"],
     "qwen2": ["Hello", "World", *"123456", "'s"],
     "gpt-4o": ["Hello", "World", "123", "456", "'", "s"],
     "tekken": ["Hello", "World", *"123456", "'", "s"],

@@ -14,6 +14,10 @@ _CONTROL, _USER_DEFINED = 3, 4
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3, _QWEN2 = (_WORDS % "{1,3}",), (_WORDS % "",)
+_QWEN35 = (
+    _ENDINGS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+"""Marks belong to words."""
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s|\p{{N}}%s"
@@ -33,9 +37,11 @@ _SPLITS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("default", "gpt-2", "olmo"), ()),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "hunyuan"), _QWEN2),
+    **dict.fromkeys(("falcon-h1", "pixtral"), _LLAMA3),
     **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), _O200K),
     **dict.fromkeys(("command-r", "refact", "smollm", "starcoder"), _DIGITS),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+    "qwen35": _QWEN35,
     "tekken": (_CASED % ("", "", ""),),
 }
 """Cuts of a text before merges, one after the other, by `tokenizer.ggml.pre`; none = as GPT-2 cuts."""
@@ -48,16 +54,16 @@ def read_gguf_tokenizer(file: GgufFile, *, renders: bool = True) -> PromptTokeni
     tokens, kind = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.model")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise _invalid(file, "tokens", "is no list of texts")
-    if kind not in ("gpt2", "llama"):
-        raise _invalid(file, "model", f"is {kind!r:.80}; supported are gpt2 (BPE) and llama (SentencePiece)")
+    if kind not in ("gpt2", "llama", "gemma4"):
+        raise _invalid(file, "model", f"is {kind!r:.80}; supported are gpt2 (BPE), llama (SentencePiece) and gemma4")
     template = file.metadata.get("tokenizer.chat_template")
     if not isinstance(template, str | None):
         raise _invalid(file, "chat_template", "is no text")
     special = {name: tokens[token] for name, key in _SPECIAL.items() if (token := _id(file, key, tokens)) is not None}
     try:
-        tokenizer = _byte_level(file, tokens) if kind == "gpt2" else _sentence_piece(file, tokens, special)
+        tokenizer = _byte_level(file, tokens) if kind == "gpt2" else _sentence_piece(file, tokens, special, kind)
         _add_tokens(file, tokenizer, tokens)
-        if file.metadata.get("tokenizer.ggml.add_bos_token", kind == "llama") and "bos_token" in special:
+        if file.metadata.get("tokenizer.ggml.add_bos_token", kind != "gpt2") and "bos_token" in special:
             bos = special["bos_token"]
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokens.index(bos))]
@@ -74,11 +80,15 @@ def _id(file: GgufFile, name: str, tokens: list[str]) -> int | None:
     return token_id
 
 
-def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
-    merges = _texts(file, "merges")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
+def _pairs(file: GgufFile) -> list[tuple[str, ...]]:
+    pairs = [tuple(merge.split(" ")) for merge in _texts(file, "merges")]
     if any(len(pair) != 2 for pair in pairs):
         raise _invalid(file, "merges", "has merges that are not of two tokens")
+    return pairs
+
+
+def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
+    pairs = _pairs(file)
     pre = file.metadata.get("tokenizer.ggml.pre", "default")
     if not isinstance(pre, str) or pre not in _SPLITS:
         raise _invalid(file, "pre", f"is {pre!r:.80}; supported are {', '.join(_SPLITS)}")
@@ -90,15 +100,16 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _sentence_piece(file: GgufFile, tokens: list[str], special: dict[str, str]) -> Tokenizer:
+def _sentence_piece(file: GgufFile, tokens: list[str], special: dict[str, str], kind: str) -> Tokenizer:
+    """Merges follow from scores, but for Gemma 4's, which are listed."""
     scores = file.metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    if kind == "llama" and (not isinstance(scores, list) or len(scores) != len(tokens)):
         raise _invalid(file, "scores", "is no list with a number for each token")
     unknown = special.get("unk_token", "<unk>")
-    merges = _merges(tokens, scores)
+    merges: list[Any] = _merges(tokens, scores or []) if kind == "llama" else _pairs(file)
     tokenizer = Tokenizer(_bpe(file, tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     spaces: list[Any] = [normalizers.Replace(" ", _SPACE)]
-    if file.metadata.get("tokenizer.ggml.add_space_prefix", True):
+    if file.metadata.get("tokenizer.ggml.add_space_prefix", kind == "llama"):
         spaces.insert(0, normalizers.Prepend(_SPACE))
     tokenizer.normalizer = normalizers.Sequence(spaces)
     undone: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
