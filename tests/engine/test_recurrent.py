@@ -1,6 +1,7 @@
 """Models that keep states: what is reused of them, what routers are told, and what is refused by name."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.fit.fit_check import read_shape, undivided
 from fairlead_common.wire.blocks import BlockHash, hash_blocks
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.state_snapshots import StateSnapshots
@@ -137,14 +139,26 @@ def test_places_and_usable_blocks_are_counted_rightly(data: st.DataObject) -> No
         assert not deepest or states.use(chain[deepest - 1]) not in taken
 
 
+def test_the_tier_in_the_hosts_memory_is_refused_by_name(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="Qwen3_5ForCausalLM") as refused:
+        small_engine(folder, host_kv_cache_memory=2**20)
+    assert str(refused.value).startswith("host-kv-cache-memory")
+
+
 @pytest.mark.parametrize(
-    ("settings", "name"),
+    ("family", "size", "changes", "said"),
     [
-        ({"host_kv_cache_memory": 2**20}, "host_kv_cache_memory"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size"),
+        ("qwen3_next", 4, {"linear_num_value_heads": 8}, "4 does not divide the model's linear_num_key_heads, 2"),
+        ("granite_hybrid", 4, {"mamba_n_heads": 2, "mamba_d_head": 64}, "4 does not divide .* mamba_n_heads, 2"),
+        ("bamba", 2, {"mamba_n_heads": 12, "mamba_n_groups": 3, "hidden_size": 96}, "2 .* mamba_n_groups, 3"),
+        ("nemotron_h", 2, {"mamba_num_heads": 3, "n_groups": 1}, "2 does not divide the model's mamba_num_heads, 3"),
     ],
 )
-def test_what_states_do_not_take_is_refused_by_name(folder: Path, settings: dict[str, Any], name: str) -> None:
-    with pytest.raises(ConfigError, match="Qwen3_5ForCausalLM") as refused:
-        small_engine(folder, **settings)
-    assert str(refused.value).startswith(name.replace("_", "-"))
+def test_heads_that_ranks_do_not_divide_are_refused_by_their_field(
+    family: str, size: int, changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    fields = FAMILIES[family](**changes)
+    model = write_random_checkpoint(tmp_path, fields)
+    with pytest.raises(ConfigError, match=f"tensor-parallel-size: {said}"):
+        small_engine(model, tensor_parallel_size=size)
+    assert re.search(said.removeprefix(f"{size} "), undivided(read_shape(fields), size))

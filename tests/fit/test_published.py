@@ -47,12 +47,12 @@ def test_weights_and_cache_in_memory_are_within_five_percent(model: dict[str, An
 
 @pytest.mark.parametrize("model", CONFIGS.values(), ids=list(CONFIGS))
 def test_ranks_have_their_part(model: dict[str, Any]) -> None:
-    """What all ranks have is the model, and what each of them must have whole."""
+    """What all ranks have is the model, and what each of them must have whole, as heads that they share."""
     shape = read_shape(model["config"])
     whole = reckon(shape, EngineChoice(), DeviceKind.CUDA)
     for ranks in (2, 4, 8):
         if undivided(shape, ranks):
             continue
         part = reckon(shape, EngineChoice(ranks=ranks), DeviceKind.CUDA)
-        assert whole.weights / ranks <= part.weights <= whole.weights * (1 / ranks + 0.02)
+        assert whole.weights / ranks <= part.weights <= whole.weights * (1 / ranks + 0.025)
         assert whole.kv_block / ranks <= part.kv_block <= whole.kv_block

@@ -29,24 +29,31 @@ from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import (
+    bamba_fields,
     deepseek_v2_fields,
     deepseek_v3_fields,
     deepseek_v32_fields,
+    falcon_h1_fields,
     gemma2_fields,
     gemma3_fields,
     gemma4_fields,
     gemma4_moe_fields,
     glm_moe_dsa_fields,
     gpt_oss_fields,
+    granite_hybrid_fields,
     llama4_fields,
     llama_fields,
     mixtral_fields,
+    nemotron_h_fields,
     olmo2_fields,
     phi3_fields,
     qwen2_fields,
     qwen2_moe_fields,
+    qwen3_5_fields,
+    qwen3_5_moe_fields,
     qwen3_fields,
     qwen3_moe_fields,
+    qwen3_next_fields,
     write_random_checkpoint,
 )
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
@@ -76,12 +83,27 @@ FAMILIES = {
     "deepseek_v3": deepseek_v3_fields(attention_bias=True),
     "deepseek_v32": deepseek_v32_fields(index_n_heads=5),
     "glm_moe_dsa": glm_moe_dsa_fields(),
+    "qwen3_next": qwen3_next_fields(),
+    "qwen3_5": qwen3_5_fields(num_key_value_heads=1),
+    "qwen3_5_moe": qwen3_5_moe_fields(),
+    "granite_hybrid": granite_hybrid_fields(mamba_n_groups=1),
+    "bamba": bamba_fields(mamba_proj_bias=True),
+    "falcon_h1": falcon_h1_fields(projectors_bias=True),
+    "falcon-h1-normed": falcon_h1_fields(mamba_n_groups=1, mamba_rms_norm=True, mamba_proj_bias=True),
+    "nemotron_h": nemotron_h_fields(use_bias=True, mlp_bias=True, moe_latent_size=24),
 }
-QUICK = ("llama", "gpt_oss")
+QUICK = ("llama", "gpt_oss", "granite_hybrid")
 """Families between which what is divided differs most; each starts processes that import torch."""
 QUANTIZED = llama_fields(
     num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True
 )
+_DIVISIBLE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+QUANTIZED_FAMILIES = {
+    "llama": QUANTIZED,
+    "qwen3_5": qwen3_5_fields(**_DIVISIBLE, linear_num_value_heads=4, num_key_value_heads=2),
+    "bamba": bamba_fields(**_DIVISIBLE, mamba_n_groups=1),
+}
+"""Whose ranks divide no group of columns; the last two keep states."""
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.0, "max_tokens": 12},
     {"temperature": 0.0, "max_tokens": 9, "frequency_penalty": 1.0, "logprobs": 1},
@@ -146,6 +168,8 @@ def check_ranks(folder: Path, size: int = 2, *, one: dict[str, Any] | None = Non
         pytest.param("one-kv-head", 4, {}, marks=pytest.mark.compute),
         pytest.param("qwen3", 2, {"kv_cache_dtype": "int8"}, marks=pytest.mark.compute),
         ("one-kv-head", 2, {"kv_cache_dtype": "fp8", "attention_backend": "block_tables"}),
+        pytest.param("bamba", 4, {"async_scheduling": True}, marks=pytest.mark.compute),
+        pytest.param("qwen3_5", 2, {"speculative_method": "ngram", "prompt_lookup_min": 1}, marks=pytest.mark.compute),
     ],
 )
 def test_ranks_give_the_tokens_of_one(family: str, size: int, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -168,15 +192,17 @@ def test_a_weight_that_is_rounded_in_parts_is_the_same(name: str, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fields", QUANTIZED_FAMILIES.values(), ids=QUANTIZED_FAMILIES)
 @pytest.mark.parametrize("name", ["int8-weight-only", "int4-weight-only"])
-def test_ranks_have_the_quantised_weights_of_one(name: str, tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
+def test_ranks_have_the_quantised_weights_of_one(name: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", fields)
     check_ranks(folder, quantization=name)
 
 
 @pytest.mark.slow
-def test_ranks_have_columns_that_are_grouped_in_any_order(tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
+@pytest.mark.parametrize("fields", QUANTIZED_FAMILIES.values(), ids=QUANTIZED_FAMILIES)
+def test_ranks_have_columns_that_are_grouped_in_any_order(fields: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", fields)
     check_ranks(write_gptq(folder, tmp_path / "stored", tmp_path / "meant", act_order=True, has_zeros=True))
 
 
@@ -255,11 +281,12 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CPUGraphs:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "granite_hybrid"])
 def test_ranks_capture_the_same_steps_and_meet_in_them(
-    tmp_path: Path, devices: CPUGraphs, monkeypatch: pytest.MonkeyPatch
+    family: str, tmp_path: Path, devices: CPUGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums are captured as all else; every rank repeats the graphs that rank 0 does, in its order."""
-    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["mixtral"])
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES[family])
     tokens, vector = serve(folder, enforce_eager=True)
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     found, vector_of_ranks = serve(folder, tensor_parallel_size=2, attention_backend="block_tables")

@@ -22,6 +22,7 @@ from fairlead_common.models.weight_formats import (
     WeightRole,
     gated_feed_forward,
     num_parameters,
+    pieces,
     share,
     vector,
 )
@@ -122,6 +123,8 @@ class StateShape:
     """Tensors in which the checkpoint has the projections of queries, keys, values and gates; 0 = one, with decays."""
     norm_eps: float
     """Of the normalisation of outputs."""
+    fields: tuple[str, str]
+    """Of `config.json`, with `num_key_heads` and `num_heads`."""
     has_bias: bool = False
     """Whether the convolution adds a bias."""
     input_bias: bool = False
@@ -140,6 +143,18 @@ class StateShape:
     def channels(self) -> int:
         """Inputs of the convolution: queries, keys and values side by side."""
         return 2 * self.num_key_heads * self.key_dim + self.num_heads * self.value_dim
+
+    def of_ranks(self, ranks: int) -> "StateShape":
+        """The state on one of `ranks` ranks, which share a head of keys where there are fewer."""
+        return replace(self, num_key_heads=share(self.num_key_heads, ranks), num_heads=share(self.num_heads, ranks))
+
+    def undivided(self, ranks: int) -> dict[str, int]:
+        """Numbers of heads, by the field of `config.json`, that so many ranks do not divide. Heads of values of the
+        delta rule lie by their heads of keys, which ranks then do not share."""
+        key_field, field = self.fields
+        found = {field: self.num_heads} if self.num_heads % ranks else {}
+        is_shared = self.is_mamba and ranks % self.num_key_heads == 0
+        return found if is_shared or self.num_key_heads % ranks == 0 else {key_field: self.num_key_heads, **found}
 
     def num_bytes(self, number_bytes: int) -> int:
         """`number_bytes`: of an element of activations; matrices are float32."""
@@ -238,9 +253,9 @@ class DecoderShape:
             return KvShape(self.num_kv_heads, self.head_dim)
         return self.kv_shapes[self.attending_layers.index(self.kv_source(layer))]
 
-    def state_bytes(self, number_bytes: int) -> int:
-        """Bytes of a sequence's state in all recurrent layers."""
-        return 0 if self.state is None else len(self.recurrent) * self.state.num_bytes(number_bytes)
+    def state_bytes(self, number_bytes: int, ranks: int) -> int:
+        """Bytes of a sequence's state in all recurrent layers, on one of `ranks` ranks."""
+        return 0 if self.state is None else len(self.recurrent) * self.state.of_ranks(ranks).num_bytes(number_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +356,12 @@ class ModelConfig(DecoderShape):
         """Widths of all feed-forward layers, by the field of `config.json`."""
         return {"intermediate_size": self.intermediate_size}
 
+    def undivided_sizes(self, ranks: int) -> dict[str, int]:
+        """Widths of feed-forward layers and heads of recurrent layers, by the field of `config.json`, that so many
+        ranks do not divide."""
+        found = {name: size for name, size in self.inner_sizes.items() if size % ranks}
+        return found if self.state is None else found | self.state.undivided(ranks)
+
     @property
     def widest(self) -> int:
         """Elements of the widest inner vector of a token in feed-forward layers, all experts of the token together."""
@@ -383,25 +404,32 @@ class ModelConfig(DecoderShape):
             parts.append(vector("self_attn.norms", num, normed * self.head_dim))
         if self.has_sinks:
             parts.append(vector("self_attn.sinks", num, heads))
-        return parts if self.state is None else [*parts, *self._recurrent_parts(self.state)]
+        return parts if self.state is None else [*parts, *self._recurrent_parts(self.state.of_ranks(ranks), ranks)]
 
-    def _recurrent_parts(self, state: StateShape) -> list[WeightPart]:
-        """Of all recurrent layers, which are not divided."""
+    def _recurrent_parts(self, state: StateShape, ranks: int) -> list[WeightPart]:
+        """Of all recurrent layers, what one rank has, with this state."""
         num, hidden, values = len(self.recurrent), self.hidden_size, state.num_heads * state.value_dim
         if state.is_mamba:
             rows = state.channels + values + state.num_heads
             return [
-                WeightPart("mamba.in_proj", num, rows, hidden, bias=rows if state.input_bias else 0),
+                WeightPart(
+                    "mamba.in_proj", num, rows, hidden, bias=rows if state.input_bias else 0,
+                    projections=pieces(5, ranks),
+                ),
                 WeightPart("mamba.out_proj", num, hidden, values, bias=hidden if state.output_bias else 0),
                 vector("mamba.conv1d", num, state.channels * (state.kernel_size + state.has_bias)),
                 vector("mamba.rates", num, 3 * state.num_heads),
                 vector("mamba.norm", num, 0 if state.norm is StateNorm.NOWHERE else values),
-            ]
+            ]  # fmt: skip
+        rows, projections = state.channels + values, state.num_projections
         return [
-            WeightPart("linear_attn.in_proj", num, state.channels + values, hidden, projections=state.num_projections),
+            WeightPart(
+                "linear_attn.in_proj", num, rows, hidden,
+                projections=1 if projections == 1 else pieces(3, ranks) + 1,
+            ),
             WeightPart(
                 "linear_attn.in_proj_ba", num, 2 * state.num_heads, hidden, WeightRole.NARROW,
-                projections=state.num_projections,
+                projections=projections,
             ),
             WeightPart("linear_attn.out_proj", num, hidden, values),
             vector("linear_attn.conv1d", num, state.channels * state.kernel_size),

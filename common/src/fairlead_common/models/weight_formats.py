@@ -100,6 +100,11 @@ def share(size: int, ranks: int) -> int:
     return -(-size // ranks)
 
 
+def pieces(number: int, ranks: int) -> int:
+    """Projections of a weight that holds `number` things side by side, each of which the ranks divide by itself."""
+    return number if ranks > 1 else 1
+
+
 FLOAT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of number formats by name."""
 _INT4_GROUP = 32

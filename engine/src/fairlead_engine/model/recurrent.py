@@ -14,6 +14,7 @@ from fairlead_engine.kernels.recurrence import StateCache, convolve, recur
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.model.layers import Attention, ForwardInput, Rotations
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.shard import Shard, scaled
 
 _NORM_EPS = 1e-6
 """Of queries and keys, as transformers has it."""
@@ -33,6 +34,21 @@ class GatedAttention(Attention):
         # An explicit class: a dataclass with slots is another class than the one that super() would look up.
         attended = Attention.attend(self, torch.cat((query, others), 1), step, rotations, cache)
         return attended * gate.sigmoid().flatten(1)
+
+
+class StateParts(NamedTuple):
+    """Elements of a recurrent layer's vectors that belong to a rank's heads."""
+
+    heads: slice
+    keys: slice
+    """Of all keys, and as many queries."""
+    values: slice
+
+    @classmethod
+    def of(cls, shape: StateShape, shard: Shard) -> "StateParts":
+        """`shape`: of the whole layer."""
+        heads, key_heads = shard.part(shape.num_heads), shard.key_heads(shape.num_key_heads)
+        return cls(heads, scaled(key_heads, shape.key_dim), scaled(heads, shape.value_dim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,7 @@ class GatedDeltaNet:
     norm: Tensor
     """[value_dim]: weights of the outputs' normalisation."""
     shape: StateShape
+    """Of this rank's heads."""
 
     @property
     def heads_shape(self) -> tuple[int, int]:
@@ -113,6 +130,10 @@ class Mamba2:
     norm: Tensor | None
     """[heads x value_dim]: weights of the outputs' normalisation, by group of heads with the same key."""
     shape: StateShape
+    """Of this rank's heads."""
+    num_groups: int
+    """Of heads with the same key, on all ranks."""
+    shard: Shard
     factors: Tensor | None = None
     """Of what is projected."""
 
@@ -146,7 +167,8 @@ class Mamba2:
             return (outputs * gate).to(heads.dtype)
         is_gated = shape.norm is StateNorm.BEHIND_GATE
         by_group = (outputs * gate if is_gated else outputs).view(number, groups, -1)
-        normed = (by_group * (by_group.square().mean(-1, keepdim=True) + shape.norm_eps).rsqrt()).flatten(1)
+        means = self.shard.mean(by_group.square().mean(-1), self.num_groups)
+        normed = (by_group * (means + shape.norm_eps).rsqrt().unsqueeze(-1)).flatten(1)
         return self.norm * normed.to(heads.dtype) if is_gated else (self.norm * normed * gate).to(heads.dtype)
 
 

@@ -4,6 +4,7 @@ As in Megatron-LM (arXiv 1909.08053): the first product of a pair is divided by 
 and one sum over the ranks follows each pair.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,15 @@ class Shard:
             return self.part(num_kv_heads)
         head = self.rank * num_kv_heads // self.size
         return slice(head, head + 1)
+
+    def mean(self, part: Tensor, num_kv_heads: int) -> Tensor:
+        """Numbers of this rank's `key_heads` [rows, heads] → the mean over the ranks that share a head."""
+        if num_kv_heads >= self.size:
+            return part
+        heads = self.key_heads(num_kv_heads)
+        of_all = part.new_zeros(len(part), num_kv_heads)
+        of_all[:, heads] = part
+        return self.sum(of_all)[:, heads] * (num_kv_heads / self.size)
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum of all ranks' tensors of this shape, in place."""
@@ -65,6 +75,14 @@ class Shard:
 
 ALONE = Shard()
 """The whole model."""
+
+
+def side_by_side(parts: Iterable[tuple[int, slice]]) -> Iterator[slice]:
+    """Places of parts of things that lie behind one another: a size each, and the part."""
+    first = 0
+    for size, part in parts:
+        yield slice(first + part.start, first + part.stop)
+        first += size
 
 
 def scaled(part: slice, size: int) -> slice:

@@ -501,6 +501,15 @@ class Weights:
         if self.slots is not None:
             self.slots.fuse(name, parts)
 
+    def pieces(self, name: str, parts: Sequence[tuple[int, slice]]) -> tuple[dict[str, int], list[slice]]:
+        """Arguments of `linear`, `out_features` and `row_parts`, for a projection that holds several things below one
+        another: rows of each, and this rank's. One rank has it whole; ranks have a weight of adapters for each."""
+        if self.shard.size == 1:
+            return {name: sum(size for size, _ in parts)}, [WHOLE]
+        sizes = {f"{name}.{index}": size for index, (size, _) in enumerate(parts)}
+        self._divide(name, sizes)
+        return sizes, [part for _, part in parts]
+
     def _groups(
         self,
         formats: Mapping[str, WeightFormat | None],
@@ -599,13 +608,14 @@ class Weights:
             self._watch([name], PlainLinear(weight), True)
         return weight
 
-    def offsets(self, name: str, *shape: int, is_rounded: bool = False) -> Tensor:
+    def offsets(self, name: str, *shape: int, is_rounded: bool = False, parts: Iterable[slice] = (WHOLE,)) -> Tensor:
         """float32 of this shape, or with `is_rounded` in the activations' dtype; some files have a dimension of 1
-        before."""
+        before. `parts`: this rank's rows."""
         dtype = self.dtype if is_rounded else torch.float32
         offsets = self._checkpoint.stored(name, shape, (1, *shape)).to(dtype).view(shape)
-        self._count(offsets, offsets.numel())
-        return offsets
+        own = torch.cat([offsets[part] for part in parts])
+        self._count(own, offsets.numel())
+        return own
 
     def has(self, layer: str) -> bool:
         """Whether the checkpoint has a weight of this layer."""

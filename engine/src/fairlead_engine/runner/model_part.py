@@ -127,7 +127,7 @@ class ModelPart:
         if settings.max_image_pixels is not None and found.task.images is None:
             raise ConfigError("max_image_pixels", "is set, and this model sees no images", "leave it out")
         if not isinstance(found, ForeignConfig) and found.recurrent:
-            _check_recurrent(settings, found, self.shard.size)
+            _check_recurrent(settings, found)
         guesses = _asks_for_layer(settings, 0 if isinstance(found, ForeignConfig) else found.num_guessing_layers)
         if isinstance(found, ForeignConfig):
             check_settings(settings, self.shard.size)
@@ -159,7 +159,7 @@ class ModelPart:
         stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
         self._attended = [*self.backend.allocate(self.layout, num_blocks + stays)]
         if self.config.state is not None:
-            self._states = SlotStates(self.config, num_slots + stays, 0, self.dtype, self.device)
+            self._states = SlotStates(self.config, num_slots + stays, 0, self.dtype, self.device, self.shard.size)
         self._caches = layer_caches(self.config, self._attended, self._states)
         self._tables = self.backend.tables(self.layout, num_slots + stays, blocks_per_slot)
         self.tokens = SlotTokens(num_slots + stays, blocks_per_slot * self.layout.block_size, self.device, stays=stays)
@@ -172,7 +172,7 @@ class ModelPart:
         """Makes room for snapshots of a recurrent model's states; forgets all states."""
         self._states, self._caches = None, []  # frees the earlier ones first
         num_rows = num_slots + (self._recorder is not None)  # as `allocate` has it
-        self._states = SlotStates(self.config, num_rows, num_snapshots, self.dtype, self.device)
+        self._states = SlotStates(self.config, num_rows, num_snapshots, self.dtype, self.device, self.shard.size)
         self._caches = layer_caches(self.config, self._attended, self._states)
 
     def allocate_places(self, num_places: int) -> None:
@@ -214,7 +214,8 @@ class ModelPart:
             size = self.config.num_layers, self.model.config.num_parameters
             num_recurrent = len(self.config.recurrent)
             to_come += foreseen_bytes(*size, limits, memory.work_space, self._adapted_launches, num_recurrent)
-        to_come -= (max_num_seqs + 1) * self.config.state_bytes(self.dtype.itemsize)  # there already, for the cache
+        of_state = self.config.state_bytes(self.dtype.itemsize, self.shard.size)
+        to_come -= (max_num_seqs + 1) * of_state  # there already, for the cache
         return self.shard.least(memory.left(utilization, to_come), self.device)
 
     @property
@@ -317,12 +318,9 @@ def check_generates(config: DecoderShape, setting: str) -> None:
         raise ConfigError(setting, f"names a {config.architecture}, which generates nothing", "name one that generates")
 
 
-def _check_recurrent(settings: EngineConfig, config: DecoderShape, num_ranks: int) -> None:
+def _check_recurrent(settings: EngineConfig, config: DecoderShape) -> None:
     """Raises ConfigError for a setting that a model with recurrent layers does not take."""
     name = config.architecture
-    if num_ranks > 1:
-        problem = f"is {num_ranks}, and the recurrent layers of {name} are not divided"
-        raise ConfigError("tensor_parallel_size", problem, "leave it out, or take a smaller model")
     if settings.host_kv_cache_memory is not None:
         problem = f"is set, and the states of {name} are kept on the device alone"
         raise ConfigError("host_kv_cache_memory", problem, "leave it out")
@@ -371,8 +369,8 @@ def check_divisible(config: ModelConfig, size: int) -> None:
     elif undivided_heads:
         kv_heads = undivided_heads[0]
         problem = f"neither divides the model's {kv_heads} heads of keys and values nor is a multiple of them"
-    elif undivided := {name: inner for name, inner in config.inner_sizes.items() if inner % size}:
-        problem = "does not divide the model's " + " and ".join(f"{name}, {inner}" for name, inner in undivided.items())
+    elif undivided := config.undivided_sizes(size):
+        problem = "does not divide the model's " + " and ".join(f"{name}, {each}" for name, each in undivided.items())
     else:
         return
     raise ConfigError("tensor_parallel_size", f"{size} {problem}", "use a power of two that divides all of them")

@@ -120,7 +120,7 @@ class ModelRunner:
     @property
     def state_bytes(self) -> int:
         """Bytes of one sequence's state on each rank; 0 = the model is not recurrent."""
-        return self._part.config.state_bytes(self.dtype.itemsize)
+        return self._part.config.state_bytes(self.dtype.itemsize, self._part.shard.size)
 
     def allocate_snapshots(self, num_slots: int, num_snapshots: int) -> None:
         self._everywhere("allocate_snapshots", num_slots, num_snapshots)

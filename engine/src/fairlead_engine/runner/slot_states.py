@@ -20,11 +20,18 @@ class SlotStates:
     """Rows of every recurrent layer's cache: slots, zeros, snapshots, in this order."""
 
     def __init__(
-        self, config: DecoderShape, num_slots: int, num_snapshots: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: DecoderShape,
+        num_slots: int,
+        num_snapshots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_ranks: int = 1,
     ) -> None:
+        """Of one of the ranks that divide the model, which have the same rows."""
         rows, self._zeros, self._device = num_slots + 1 + num_snapshots, num_slots, device
-        shape = config.state
-        assert shape is not None, "the model is not recurrent"
+        assert config.state is not None, "the model is not recurrent"
+        shape = config.state.of_ranks(num_ranks)
         self.caches = {
             layer: StateCache(
                 torch.zeros(rows, shape.kernel_size - 1, shape.channels, dtype=dtype, device=device),

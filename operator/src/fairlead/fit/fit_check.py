@@ -56,17 +56,14 @@ def undivided(shape: ModelConfig, ranks: int) -> str:
     heads = shape.num_heads
     if ranks > 1 and shape.vision is not None:
         return "and a model that sees images is not divided"
-    if ranks > 1 and shape.recurrent:
-        return "and a model with recurrent layers is not divided"
     if heads % ranks:
         return f"which does not divide the model's {heads} attention heads (num_attention_heads)"
     for kv_heads, _ in shape.stored_kv():
         if kv_heads % ranks and ranks % kv_heads:
             named = f"{kv_heads} heads of keys and values (num_key_value_heads)"
             return f"which neither divides the model's {named} nor is a multiple of them"
-    for name, size in shape.inner_sizes.items():
-        if size % ranks:
-            return f"which does not divide the model's {name}, {size}"
+    for name, size in shape.undivided_sizes(ranks).items():
+        return f"which does not divide the model's {name}, {size}"
     return ""
 
 

@@ -339,5 +339,5 @@ def _work_space(shape: ModelConfig, choice: EngineChoice, device: DeviceKind, ea
     of_token = (4 * shape.stream_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each
     of_token += _CHOSEN_BYTES * shape.num_chosen
     step = tokens * of_token + sequences * shape.vocab_size * _LOGIT_BYTES
-    states = (sequences + 1) * shape.state_bytes(each)
+    states = (sequences + 1) * shape.state_bytes(each, choice.ranks)
     return states + (2 * step if device is DeviceKind.CUDA else step)

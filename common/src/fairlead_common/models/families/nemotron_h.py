@@ -137,6 +137,7 @@ def _state(fields: JsonFields, norm_eps: float) -> StateShape:
     return StateShape(
         num_key_heads=num_groups, num_heads=num_heads, key_dim=fields.positive_int("ssm_state_size", 128),
         value_dim=fields.positive_int("mamba_head_dim", 64), num_projections=0, norm_eps=norm_eps,
+        fields=("n_groups", "mamba_num_heads"),
         kernel_size=fields.positive_int("mamba_d_conv", fields.positive_int("conv_kernel", 4)),
         has_bias=fields.boolean("mamba_conv_bias", fields.boolean("use_conv_bias", True)),
         input_bias=has_bias, output_bias=has_bias,

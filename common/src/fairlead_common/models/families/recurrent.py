@@ -10,7 +10,7 @@ from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import ModelConfig, QueryNorm, StateShape, parse_shape
 from fairlead_common.models.rope_config import UNTURNED
-from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share
+from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, pieces, share
 
 _ATTENDS, _RECURS = ("full_attention", "attention"), ("linear_attention", "mamba")
 """Names of layers in `layer_types`, by newer and older files."""
@@ -65,6 +65,7 @@ def _shape(
         kernel_size=fields.positive_int("linear_conv_kernel_dim", 4),
         num_projections=num_projections,
         norm_eps=shape["rms_norm_eps"],
+        fields=("linear_num_key_heads", "linear_num_value_heads"),
     )
     if state.num_heads % state.num_key_heads:
         raise fields.invalid(
@@ -113,7 +114,7 @@ class GraniteHybridConfig(ExpertsConfig):
         num, hidden = self.num_layers, self.hidden_size
         shared = share(self.shared_expert_size, ranks)
         parts = [
-            WeightPart("shared_mlp.input_linear", num, 2 * shared, hidden),
+            WeightPart("shared_mlp.input_linear", num, 2 * shared, hidden, projections=pieces(2, ranks)),
             WeightPart("shared_mlp.output_linear", num, hidden, shared),
         ]
         if not self.num_experts:
@@ -138,7 +139,8 @@ def mamba_state(fields: JsonFields, wide: int, norm_eps: float) -> StateShape:
     return StateShape(
         num_key_heads=num_groups, num_heads=num_heads, key_dim=fields.positive_int("mamba_d_state", 256),
         value_dim=wide // num_heads, kernel_size=fields.positive_int("mamba_d_conv", 4), num_projections=0,
-        norm_eps=norm_eps, has_bias=fields.boolean("mamba_conv_bias", True), input_bias=has_bias, output_bias=has_bias,
+        norm_eps=norm_eps, fields=("mamba_n_groups", "mamba_n_heads"),
+        has_bias=fields.boolean("mamba_conv_bias", True), input_bias=has_bias, output_bias=has_bias,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def build_bamba(weights: Weights, config: HybridConfig) -> Decoder:
 def build_falcon_h1(weights: Weights, config: FalconH1Config) -> Decoder:
     state = config.state
     assert state is not None
-    factors = _projection_factors(config, state).to(weights.device, weights.dtype)
+    factors = _projection_factors(config, state.of_ranks(weights.shard.size)).to(weights.device, weights.dtype)
 
     def attention(prefix: str) -> JointLayer:
         return JointLayer(
