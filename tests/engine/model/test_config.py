@@ -32,6 +32,8 @@ from fairlead_engine_testing.checkpoints import (
     smollm3_fields,
 )
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
 
 def load(folder: Path, fields: dict, generation: dict | None = None) -> ModelConfig:
     (folder / "config.json").write_text(json.dumps(fields))
@@ -273,10 +275,16 @@ def test_windows_may_be_written_as_letters(tmp_path):
         ("gemma4", {"vocab_size_per_layer_input": 255}, "vocab_size_per_layer_input is 255"),
         ("gemma4", {"global_head_dim": 15}, "global_head_dim is 15"),
         ("gemma4", {"per_layer_config": {"1": {"head_dim": 24}}}, "per_layer_config"),
+        ("gemma4", {"per_layer_config": {"1": {"intermediate_size": 24}}}, "per_layer_config"),
+        (
+            "gemma4",
+            {"rope_parameters": {"full_attention": {**LINEAR, "partial_rotary_factor": 0.5}}},
+            "partial_rotary_factor 0.5 with linear",
+        ),
         ("gemma4_moe", {"num_global_key_value_heads": 3}, "num_global_key_value_heads is 3"),
         ("gemma4_moe", {"top_k_experts": 7}, r"top_k_experts is 7 .* num_experts \(6\)"),
         ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok is 1"),
-        ("phimoe", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary scaling linear"),
+        ("phimoe", {"rope_scaling": LINEAR}, "rotary scaling linear"),
         ("llama4", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config in this family"),
         ("llama4", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types sliding_attention"),
         ("llama4", {"no_rope_layers": [1]}, "no_rope_layers"),
@@ -284,12 +292,17 @@ def test_windows_may_be_written_as_letters(tmp_path):
         ("llama4", {"attention_chunk_size": 0}, "attention_chunk_size"),
         ("hunyuan", {"use_cla": True}, "use_cla true"),
         ("hunyuan", {"use_qk_norm": False}, "use_qk_norm false"),
+        ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": 1e300}}, "rope_scaling.alpha is 1e.300"),
         ("hunyuan_moe", {"moe_topk": [2, 3]}, "moe_topk"),
         ("hunyuan_moe", {"moe_topk": 7}, "moe_topk is 7"),
         ("hunyuan_moe", {"num_shared_expert": [2, 2]}, "num_shared_expert 2"),
         ("hunyuan_moe", {"moe_intermediate_size": 64}, "moe_intermediate_size"),
         ("hunyuan_moe", {"moe_layer_num_skipped": 1}, "moe_layer_num_skipped 1"),
         ("hunyuan_moe", {"norm_topk_prob": False}, "norm_topk_prob false"),
+        ("llama", {"layer_types": ["full_attention"]}, "layer_types .* as many as num_hidden_layers"),
+        ("deepseek_v32", {"layer_types": ["indexed_attention"] * 3}, "layer_types .* as many as num_hidden_layers"),
+        ("qwen3_5", {"layer_types": None, "full_attention_interval": 4}, "full_attention_interval is 4"),
+        ("nemotron_h", {"time_step_min": -1.0}, "time_step_min is -1.0"),
         ("bamba", {"attn_layer_indices": []}, "attn_layer_indices"),
         ("bamba", {"attn_layer_indices": [3]}, "attn_layer_indices"),
         ("bamba", {"time_step_limit": [0.0, 0.1]}, r"time_step_limit is \[0.0, 0.1\]"),

@@ -1,7 +1,9 @@
 """transformers' tokens are chosen, whatever the checkpoint's shape."""
 
+import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +54,10 @@ from fairlead_engine_testing.checkpoints import (
     phimoe_fields,
     qwen2_fields,
     qwen2_moe_fields,
+    qwen3_5_fields,
     qwen3_fields,
     qwen3_moe_fields,
+    qwen3_next_fields,
     seed_oss_fields,
     smollm3_fields,
     write_random_checkpoint,
@@ -96,6 +100,7 @@ SHAPES = {
         rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 1.0, "rope_type": "default"},
         time_step_limit=[0.0, {"__float__": "Infinity"}],
     ),
+    "bamba-share-beside": bamba_fields(partial_rotary_factor=1.0),
     "falcon-h1-normed": falcon_h1_fields(
         num_hidden_layers=3,
         hidden_size=72,
@@ -144,6 +149,7 @@ SHAPES = {
         moe_latent_size=24,
         norm_topk_prob=False,
     ),
+    "nemotron-h-longer-steps": nemotron_h_fields(time_step_min=1.4),
     "nemotron-h-attention-alone": nemotron_h_fields(hybrid_override_pattern="*-*", use_conv_bias=False),
     "nemotron-h-states-first": nemotron_h_fields(hybrid_override_pattern="MM*M-M", use_conv_bias=False),
     "llama-tied": llama_fields(tie_word_embeddings=True),
@@ -292,6 +298,7 @@ SHAPES = {
     "dynamic-rope": llama_fields(rope_scaling={"type": "dynamic", "factor": 4.0}),
     "phi4": phi3_fields(num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True),
     "cohere2": cohere2_fields(),
+    "cohere2-windows-alone": cohere2_fields(layer_types=["sliding_attention"] * 2, sliding_window=5),
     "cohere2-pattern": cohere2_fields(num_hidden_layers=5, layer_types=None, attention_bias=True),
     "ernie4.5": ernie4_5_fields(),
     "ernie4.5-biases": ernie4_5_fields(use_bias=True, num_key_value_heads=1, tie_word_embeddings=True),
@@ -300,6 +307,7 @@ SHAPES = {
     "granite": granite_fields(),
     "granite-untied": granite_fields(tie_word_embeddings=False, attention_bias=True, mlp_bias=True),
     "exaone4": exaone4_fields(),
+    "exaone4-windows-alone": exaone4_fields(num_hidden_layers=3, layer_types=None),
     "exaone4-pattern": exaone4_fields(num_hidden_layers=5, layer_types=None),
     "exaone4-without-windows": exaone4_fields(sliding_window=None, layer_types=["full_attention"] * 2),
     "glm4-moe": glm4_moe_fields(num_hidden_layers=3),
@@ -455,6 +463,7 @@ SHAPES = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 2000.0},
         },
     ),
+    "gemma4-one-shape": gemma4_fields(head_dim=24, rope_parameters=None, per_layer_config={}),
     "gemma4-readers": gemma4_fields(
         num_hidden_layers=5,
         layer_types=["full_attention", "sliding_attention", "full_attention"] + ["sliding_attention"] * 2,
@@ -507,6 +516,12 @@ SHAPES = {
     "qwen3-windows": qwen3_fields(
         use_sliding_window=True, sliding_window=30, layer_types=["sliding_attention", "full_attention"]
     ),
+    "qwen3-next-yarn": qwen3_next_fields(
+        partial_rotary_factor=0.5,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    ),
+    "qwen3.5-llama3-rope": qwen3_5_fields(rope_scaling=LLAMA3_ROPE, partial_rotary_factor=0.375),
+    "glm4-linear-rope": glm4_fields(rope_scaling={"type": "linear", "factor": 4.0}),
     "qwen3-tied": qwen3_fields(tie_word_embeddings=True),
     "qwen3-biases": qwen3_fields(attention_bias=True),
     "qwen3-wide-groups": qwen3_fields(num_attention_heads=8, num_key_value_heads=1, head_dim=24, rope_theta=1e6),
@@ -537,6 +552,19 @@ def check(
 def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, backend, reference):
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
     check(reference, folder, (1, 7, 16, 33, 90), attention_backend=backend)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_configuration_says_the_same_as_transformers_writes_it(name, tmp_path):
+    """What files leave out is written, old names are new ones, and layers are named one by one."""
+    from transformers import AutoConfig
+
+    fields = SHAPES[name]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    config = read_config(tmp_path)
+    AutoConfig.from_pretrained(tmp_path, architectures=fields["architectures"]).save_pretrained(tmp_path)
+    written = read_config(tmp_path)
+    assert replace(written, num_guessing_layers=config.num_guessing_layers) == config  # one more by some classes
 
 
 SMALLEST = {"index_n_heads": 1, "index_topk": 1, "qk_rope_head_dim": 2, "index_head_dim": 2, "kv_lora_rank": 1}

@@ -30,13 +30,15 @@ from fairlead_common.models.weight_formats import (
 _WHOLE, _SLIDING = "full_attention", "sliding_attention"
 
 
-def no_windows(fields: JsonFields) -> tuple[int, ...]:
-    """0 for each layer: the whole context. Raises ModelLoadError where the file asks for something else."""
-    if partial := sorted({*fields.texts("layer_types")} - {_WHOLE}):
-        raise _refused(f"layer_types {', '.join(partial)}")
+def no_windows(fields: JsonFields, other: str = _WHOLE) -> tuple[int, ...]:
+    """0 for each layer: the whole context. Raises ModelLoadError where the file asks for something else. `other`: a
+    further name of such layers."""
+    num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("layer_types")
+    if kinds:
+        check_kinds(fields, kinds, num_layers, other)
     if fields.boolean("use_sliding_window", False):
         raise _refused("use_sliding_window")
-    return (0,) * fields.positive_int("num_hidden_layers")
+    return (0,) * num_layers
 
 
 def windows_everywhere(fields: JsonFields, default: int = 0) -> tuple[int, ...]:
@@ -133,6 +135,8 @@ class StateShape:
     """Mamba-2: whether the projection to a layer's output adds a bias."""
     norm: StateNorm = StateNorm.BEHIND_GATE
     """Of Mamba-2."""
+    least_step: float = 0.0
+    """Mamba-2: shorter steps count as this long."""
 
     @property
     def is_mamba(self) -> bool:

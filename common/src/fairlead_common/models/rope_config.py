@@ -128,18 +128,17 @@ def parse_rope(
     if kind is RopeKind.PROPORTIONAL:
         factor = scaling.positive_number("factor", 1.0)
         return RopeConfig(theta=theta, kind=kind, factor=factor, pair_share=partial)
-    if partial != 1.0:
-        raise refuse(f"partial_rotary_factor {partial:g} with {name}", "use a model whose heads are rotated whole")
     if kind is RopeKind.LINEAR:
-        return RopeConfig(theta=theta, kind=kind, factor=scaling.positive_number("factor"))
+        return RopeConfig(theta=theta, kind=kind, share=partial, factor=scaling.positive_number("factor"))
     if kind is RopeKind.YARN:
-        return _yarn(fields, scaling, theta)
+        return _yarn(fields, scaling, theta, partial)
     low, high = scaling.positive_number("low_freq_factor"), scaling.positive_number("high_freq_factor")
     if low > high:
         raise scaling.invalid("low_freq_factor", f"must not be above high_freq_factor ({high})")
     return RopeConfig(
         theta=theta,
         kind=kind,
+        share=partial,
         factor=scaling.positive_number("factor"),
         low_freq_factor=low,
         high_freq_factor=high,
@@ -167,7 +166,7 @@ def _longrope(fields: JsonFields, scaling: JsonFields, theta: float, share: floa
     )
 
 
-def _yarn(fields: JsonFields, scaling: JsonFields, theta: float) -> RopeConfig:
+def _yarn(fields: JsonFields, scaling: JsonFields, theta: float, share: float) -> RopeConfig:
     longest = fields.positive_int("max_position_embeddings")
     original = scaling.positive_int("original_max_position_embeddings", longest)
     factor = scaling.positive_number("factor", longest / original)
@@ -181,6 +180,7 @@ def _yarn(fields: JsonFields, scaling: JsonFields, theta: float) -> RopeConfig:
     return RopeConfig(
         theta=theta,
         kind=RopeKind.YARN,
+        share=share,
         factor=factor,
         original_max_position_embeddings=original,
         beta_fast=scaling.positive_number("beta_fast", 32.0),

@@ -193,7 +193,7 @@ class Checkpoint:
     def check_all_read(self, *, unless: str | None = None) -> None:
         """Refuses tensors that were not read, except `unless`: without some weights a model computes nonsense."""
         unread = sorted(set(self._file_of) - self._read - {unless})
-        unread = [name for name in unread if not name.endswith(_UNNEEDED)]
+        unread = [name for name in unread if not name.endswith(_UNNEEDED) and 0 not in self.shape(name)]
         if unread:
             some = ", ".join(unread[:3]) + (" and others" if len(unread) > 3 else "")
             raise ModelLoadError(

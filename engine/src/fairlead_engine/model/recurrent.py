@@ -160,6 +160,8 @@ class Mamba2:
         value = value.reshape(number, shape.num_heads, -1)
         query, key = (each.reshape(number, groups, -1) for each in (query, key))
         time = functional.softplus(time.float() + self.offsets)
+        if shape.least_step:
+            time = time.clamp(min=shape.least_step)
         outputs = recur(query, key, value * time.unsqueeze(-1), -self.rates * time, None, cache, rows)
         outputs = (outputs + value * self.passed.unsqueeze(-1)).flatten(1).to(heads.dtype).float()
         gate = functional.silu(gate.float())

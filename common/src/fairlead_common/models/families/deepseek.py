@@ -3,12 +3,13 @@ heads, and many narrow experts, chosen within groups, beside shared experts; the
 (arXiv 2512.02556) and GLM-5 choose the tokens that a query attends to."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fairlead_common.models.families.experts import RoutedExpertsConfig, from_zero, named_dense
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
-from fairlead_common.models.model_config import parse_shape
+from fairlead_common.models.model_config import no_windows, parse_shape
 from fairlead_common.models.rope_config import yarn_scale
 from fairlead_common.models.weight_formats import WeightPart, WeightRole, share, vector
 
@@ -232,7 +233,8 @@ def _parse(
         raise refuse("attention_bias without q_lora_rank", "use a model whose projections add no bias")
     if fields.boolean("mlp_bias", False):
         raise refuse("mlp_bias", "use a model whose feed-forward layers add no bias")
-    shape = parse_shape(fields, head_dim=turned, rms_norm_eps=rms_norm_eps)
+    windows = partial(no_windows, other="indexed_attention")
+    shape = parse_shape(fields, head_dim=turned, rms_norm_eps=rms_norm_eps, windows=windows)
     plain = fields.positive_int("qk_nope_head_dim", plain_dim)
     rope = shape["rope"]
     # A head in the cache is longer than those that were trained, by whose size scores are divided.

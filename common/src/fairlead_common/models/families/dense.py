@@ -140,7 +140,7 @@ def _whole_unturned(fields: JsonFields, shape: dict[str, Any]) -> dict[str, Any]
     if fields.names("sliding_window") and not fields.has("sliding_window"):
         return {}
     whole = frozenset(index for index, window in enumerate(shape["windows"]) if not window)
-    return {"unturned": whole, "local_rope": UNTURNED}
+    return {"unturned": whole, "local_rope": UNTURNED} if whole else {}
 
 
 def attention_bias(fields: JsonFields, default: bool) -> dict[str, Any]:

@@ -156,16 +156,17 @@ def _windows(fields: JsonFields) -> tuple[int, ...]:
 def _layer_kv(fields: JsonFields, windows: tuple[int, ...]) -> tuple[KvShape, ...]:
     """Newer files have an object for each layer that differs, older files name what layers that see all have."""
     local = KvShape(fields.positive_int("num_key_value_heads", 4), fields.positive_int("head_dim", 256))
-    of_layers = fields.section("per_layer_config")
-    if of_layers is None:
+    if not fields.has("per_layer_config"):
         heads = local.num_heads
         if fields.boolean("attention_k_eq_v", False):
             heads = fields.positive_int("num_global_key_value_heads", heads)
         whole = KvShape(heads, fields.positive_int("global_head_dim", 512))
         return tuple(local if window else whole for window in windows)
-    found = []
+    of_layers, found = fields.section("per_layer_config") or JsonFields.empty(fields.path), []
     for index in range(len(windows)):
         own = of_layers.section(str(index)) or JsonFields.empty(fields.path)
+        if own.num_fields > own.names("head_dim") + own.names("num_key_value_heads"):
+            raise fields.unsupported("per_layer_config", "layers may differ in head_dim and num_key_value_heads")
         heads = own.positive_int("num_key_value_heads", local.num_heads)
         found.append(KvShape(heads, own.positive_int("head_dim", local.head_dim)))
     if len({*zip(windows, found, strict=True)}) != len({*windows}):
@@ -179,7 +180,11 @@ def _rope(fields: JsonFields, kind_of_layer: str, default: RopeConfig) -> RopeCo
     if sections is None or sections.section(kind_of_layer) is None:
         return default
     found = parse_rope(fields, default.theta, kind_of_layer, turned_share=1.0)
-    return found if found.kind is RopeKind.PROPORTIONAL else replace(found, share=1.0)
+    if found.kind is RopeKind.DEFAULT:
+        return replace(found, share=1.0)
+    if found.share != 1.0:
+        raise refuse(f"partial_rotary_factor {found.share:g} with {found.kind}", "of a Gemma 4 use proportional")
+    return found
 
 
 def _cache_layers(fields: JsonFields, windows: tuple[int, ...]) -> tuple[int, ...]:

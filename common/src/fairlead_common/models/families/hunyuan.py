@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead_common.models.families.dense import attention_bias
 from fairlead_common.models.families.experts import RoutedExpertsConfig
-from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.json_fields import MOST, JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import ModelConfig, QueryNorm, parse_shape
 from fairlead_common.models.rope_config import RopeKind
@@ -56,7 +56,9 @@ def _shape(fields: JsonFields) -> dict[str, Any]:
     shape = parse_shape(fields, rms_norm_eps=1e-5)
     scaling, rope = fields.section("rope_parameters") or fields.section("rope_scaling"), shape["rope"]
     if scaling is not None and rope.kind is RopeKind.DYNAMIC and scaling.has("alpha"):
-        turned = rope.num_turned(shape["head_dim"])
-        stretch: float = scaling.positive_number("alpha") ** (turned / (turned - 2)) if turned > 2 else 1.0
+        turned, alpha = rope.num_turned(shape["head_dim"]), scaling.positive_number("alpha")
+        if alpha > MOST:
+            raise scaling.invalid("alpha", f"must be {MOST} at most")
+        stretch: float = alpha ** (turned / (turned - 2)) if turned > 2 else 1.0
         shape["rope"] = replace(rope, theta=rope.theta * stretch)
     return {**shape, **attention_bias(fields, False), "query_norm": QueryNorm.TURNED_HEADS}

@@ -19,7 +19,8 @@ class HybridConfig(ModelConfig):
 
 
 def parse_bamba(fields: JsonFields) -> HybridConfig:
-    """A half of each head is turned where `rope_parameters` say nothing else."""
+    """A half of each head is turned where `rope_parameters` say nothing else; a share beside them is not read."""
+    fields = fields.with_changes({"partial_rotary_factor": None})
     shape = parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, windows=whole_contexts, turned_share=0.5)
     attending, num_layers = {*fields.whole_numbers("attn_layer_indices")}, shape["num_layers"]
     if not attending or max(attending) >= num_layers:

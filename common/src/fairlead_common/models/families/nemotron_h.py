@@ -141,6 +141,7 @@ def _state(fields: JsonFields, norm_eps: float) -> StateShape:
         kernel_size=fields.positive_int("mamba_d_conv", fields.positive_int("conv_kernel", 4)),
         has_bias=fields.boolean("mamba_conv_bias", fields.boolean("use_conv_bias", True)),
         input_bias=has_bias, output_bias=has_bias,
+        least_step=fields.positive_number("mamba_dt_min", fields.positive_number("time_step_min", 0.001)),
     )  # fmt: skip
 
 

@@ -92,6 +92,8 @@ def _recurrent_layers(fields: JsonFields, num_layers: int) -> frozenset[int]:
     kinds = fields.texts("layer_types")
     if not kinds:
         every = fields.positive_int("full_attention_interval", 4)
+        if every > num_layers:
+            raise fields.invalid("full_attention_interval", f"must be at most num_hidden_layers ({num_layers})")
         return frozenset(index for index in range(num_layers) if (index + 1) % every)
     if unknown := sorted({*kinds} - {*_ATTENDS, *_RECURS}):
         raise refuse(f"layer_types {', '.join(unknown)}", f"supported are {_ATTENDS[0]} and {_RECURS[0]}")
