@@ -38,7 +38,7 @@ from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.letters import write_letters
-from fairlead_engine_testing.vision_checkpoints import write_vision_model
+from fairlead_engine_testing.vision_checkpoints import VISION_KINDS, seeing_class, write_vision_model
 from fairlead_engine_testing.written_templates import GEMMA
 
 WRITES_CALLS: Mapping[str, str] = {
@@ -65,6 +65,7 @@ WRITES_CALLS: Mapping[str, str] = {
     "smollm3": "hermes",
 }
 """Family → how the chat templates of its models write calls, where they know of tools, of `CALLS`."""
+_SEEING_CALLS: Mapping[str, str] = {"qwen2_5_vl": "hermes", "qwen3_vl": "hermes", "qwen3_vl_moe": "hermes"}
 _EACH = "{% for key, value in call.function.arguments.items() %}"
 _VALUE = "{{ value if value is string else value | tojson }}"
 CALLS: Mapping[str, str] = {
@@ -160,18 +161,20 @@ def _encoder(name: str) -> Row:
     return Row(str(kind.__name__), write, generates=False, reference=transformers.AutoModel)
 
 
+def _seeing(kind: str) -> Row:
+    model = seeing_class(kind)
+    return Row(
+        model.__name__, lambda folder: write_vision_model(folder, kind), calls=_SEEING_CALLS.get(kind), reference=model
+    )
+
+
 def _write_foreign(folder: Path) -> None:
     write_foreign_checkpoint(folder, "gpt_neox")
     write_letters(folder)
 
 
 OTHERS: Mapping[str, Row] = {
-    "qwen2_5_vl": Row(
-        "Qwen2_5_VLForConditionalGeneration",
-        write_vision_model,
-        calls="hermes",
-        reference=transformers.Qwen2_5_VLForConditionalGeneration,
-    ),
+    **{kind: _seeing(kind) for kind in VISION_KINDS},
     "gpt_neox": Row(
         "GPTNeoXForCausalLM",
         _write_foreign,
@@ -426,7 +429,7 @@ def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> N
     tensors: dict[str, Tensor] = {}
     for name, weight in sorted(load_file(folder / "model.safetensors").items()):
         module, _, kind = name.rpartition(".")
-        is_linear = kind == "weight" and weight.dim() == 2 and not module.startswith("visual.")
+        is_linear = kind == "weight" and weight.dim() == 2 and "visual." not in module
         if is_linear and adapted.fullmatch(module):
             out_features, in_features = weight.shape
             tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, in_features, generator=generator) / 8

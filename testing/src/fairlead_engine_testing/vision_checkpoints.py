@@ -1,12 +1,13 @@
-"""A tiny Qwen2.5-VL with random weights as transformers writes it, with a tokenizer, a chat template and a processor.
+"""Tiny models that see, with random weights as transformers writes them, a tokenizer, a chat template and a processor.
 
 Weights need transformers, which the packages do not: it is the reference for what such a model's files look like.
 """
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,20 +46,64 @@ _TEXT = {
     "bos_token_id": None, "eos_token_id": END,
 }  # fmt: skip
 _VISION = {
-    "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32,
-    "fullatt_block_indexes": [1], "patch_size": 4, "window_size": 32,
+    "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4,
+}  # fmt: skip
+_MIXED = {**_TEXT["rope_parameters"], "mrope_section": [3, 3, 2], "mrope_interleaved": True}
+_DEEP = {
+    "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": {**_MIXED, "mrope_section": [4, 2, 2]},
+}  # fmt: skip
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+_RECURRENT = {
+    "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "head_dim": 32,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 12, "linear_value_head_dim": 16,
+    "rope_parameters": {**_MIXED, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+_STRETCHED = {**_VISION, "num_position_embeddings": 49}
+_EDGES = {
+    **{name: value for name, value in PROCESSOR.items() if not name.endswith("_pixels")},
+    "size": {"shortest_edge": PROCESSOR["min_pixels"], "longest_edge": PROCESSOR["max_pixels"]},
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
 }  # fmt: skip
 
 
-def write_vision_model(folder: Path, **text: Any) -> Path:
-    """All files that a server needs; `text`: changes of the decoder's configuration."""
+class _Kind(NamedTuple):
+    classes: str
+    """How the names of transformers' classes begin."""
+    text: Mapping[str, Any]
+    vision: Mapping[str, Any]
+    processor: Mapping[str, Any]
+
+
+VISION_KINDS = {
+    "qwen2_5_vl": _Kind("Qwen2_5_VL", {}, {**_VISION, "fullatt_block_indexes": [1], "window_size": 32}, PROCESSOR),
+    "qwen3_vl": _Kind("Qwen3VL", _DEEP, {**_STRETCHED, "deepstack_visual_indexes": [0, 2]}, _EDGES),
+    "qwen3_vl_moe": _Kind(
+        "Qwen3VLMoe", {**_DEEP, **_EXPERTS}, {**_STRETCHED, "deepstack_visual_indexes": [1]}, _EDGES
+    ),
+    "qwen3_5_vl": _Kind("Qwen3_5", _RECURRENT, _STRETCHED, _EDGES),
+    "qwen3_5_vl_moe": _Kind(
+        "Qwen3_5Moe", {**_RECURRENT, **_EXPERTS, "shared_expert_intermediate_size": 32}, _STRETCHED, _EDGES
+    ),
+}  # fmt: skip
+
+
+def seeing_class(kind: str) -> Any:
+    """The model in transformers."""
     import transformers
 
-    config = transformers.Qwen2_5_VLConfig(
-        text_config={**_TEXT, **text}, vision_config=_VISION, image_token_id=PAD, video_token_id=PAD + 1,
+    return getattr(transformers, f"{VISION_KINDS[kind].classes}ForConditionalGeneration")
+
+
+def write_vision_model(folder: Path, kind: str = "qwen2_5_vl", **text: Any) -> Path:
+    """All files that a server needs; `kind`: of `VISION_KINDS`; `text`: changes of the decoder's configuration."""
+    import transformers
+
+    classes, own, vision, processor = VISION_KINDS[kind]
+    config = getattr(transformers, f"{classes}Config")(
+        text_config={**_TEXT, **own, **text}, vision_config=vision, image_token_id=PAD, video_token_id=PAD + 1,
         vision_start_token_id=START, vision_end_token_id=STOP,
     )  # fmt: skip
-    model = transformers.Qwen2_5_VLForConditionalGeneration(config)
+    model = seeing_class(kind)(config)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, tensor in model.named_parameters():
@@ -66,10 +111,12 @@ def write_vision_model(folder: Path, **text: Any) -> Path:
             if tensor.dim() == 1:
                 drawn = 0.2 * drawn + (not name.endswith("bias"))
             elif "embed_tokens" not in name:
-                drawn /= math.sqrt(math.prod(tensor.shape[1:]))
+                inputs = tensor.shape[2:] if ".experts." in name else tensor.shape[1:]
+                drawn /= math.sqrt(math.prod(inputs))
             tensor.copy_(drawn)
+        model.lm_head.weight[PAD : PAD + 2] = 0.0  # no answer has them: transformers would count them as images
     model.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     write_vision_tokenizer(folder)
     return folder
 

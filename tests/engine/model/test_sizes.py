@@ -36,7 +36,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_mxfp4,
     write_nvfp4,
 )
-from fairlead_engine_testing.vision_checkpoints import write_vision_model
+from fairlead_engine_testing.vision_checkpoints import VISION_KINDS, write_vision_model
 
 CPU = torch.device("cpu")
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "vocab_size": 512}
@@ -137,10 +137,12 @@ def test_stored_integers_take_what_the_engine_counts(case: str, tmp_path: Path) 
     assert files_bytes(folder) == pytest.approx(shape.stored_bytes, rel=0.05)
 
 
-def test_a_vision_tower_is_counted(tmp_path: Path) -> None:
-    folder = write_vision_model(tmp_path)
+@pytest.mark.parametrize("kind", VISION_KINDS)
+def test_a_vision_tower_is_counted(kind: str, tmp_path: Path) -> None:
+    folder = write_vision_model(tmp_path, kind)
     shape = shape_of(folder)
     model = load_model(folder, read_config(folder), torch.float32, CPU)
+    assert shape.num_parameters * 4 == files_bytes(folder)
     assert shape.num_parameters == model.num_parameters
     assert model.weight_bytes == weight_bytes(shape, EngineChoice(), device(torch.float32), 4)
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from fairlead_common.models.image_settings import VisionConfig
 from fairlead_common.models.json_fields import MOST, JsonFields
 from fairlead_common.models.load_errors import ModelLoadError, refuse
 from fairlead_common.models.model_task import GENERATES, LabelOutcome, ModelTask
 from fairlead_common.models.quantized_checkpoints import StoredFormat, parse_quantization
 from fairlead_common.models.rope_config import RopeConfig, RopeKind, parse_rope
+from fairlead_common.models.vision_config import VisionConfig
 from fairlead_common.models.weight_formats import (
     FLOAT_BYTES,
     WeightLayout,

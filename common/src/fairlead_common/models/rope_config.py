@@ -69,6 +69,9 @@ class RopeConfig:
     sections: tuple[int, ...] = ()
     """Vision models: numbers of dimension pairs that turn by time, by row and by column of a token (multimodal rope,
     arXiv 2409.12191); empty = all pairs turn by one position."""
+    are_sections_mixed: bool = False
+    """Whether pairs of time, row and column take turns, as long as rows and columns have any left, and the rest is of
+    time; else all of time come first, then all of rows."""
     is_long: bool = True
     """longrope: whether `long_factors` apply. Keys stay in the cache while a sequence grows, so all sequences use the
     same factors."""
@@ -81,6 +84,13 @@ class RopeConfig:
     def own_scale(self) -> float:
         """Of cosines and sines for the contexts that are served."""
         return self.scale if self.is_long or self.short_scale is None else self.short_scale
+
+    @property
+    def axes(self) -> list[int]:
+        """The place (0 = time, 1 = row, 2 = column) by which each dimension pair turns; empty without sections."""
+        if not self.are_sections_mixed:
+            return [axis for axis, size in enumerate(self.sections) for _ in range(size)]
+        return [pair % 3 if pair < 3 * self.sections[pair % 3] else 0 for pair in range(sum(self.sections))]
 
     def num_turned(self, head_dim: int) -> int:
         """Elements of a head that are turned."""

@@ -18,8 +18,6 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "glm4v_text": {"model_type": "glm4"},
     "glm4v_moe_text": {"model_type": "glm4_moe"},
     "qwen2_vl_text": {"model_type": "qwen2"},
-    "qwen3_vl_text": {"model_type": "qwen3"},
-    "qwen3_vl_moe_text": {"model_type": "qwen3_moe", "norm_topk_prob": True},
 }  # fmt: skip
 """`model_type` of a decoder that has another within such a checkpoint → fields of the same decoder by itself."""
 _DEFAULTS: dict[str, dict[str, int]] = {

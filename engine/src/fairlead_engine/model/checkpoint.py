@@ -28,8 +28,6 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Stored dtypes of weights that are not quantised."""
 _DECODER = ("model.embed_tokens", "model.per_layer_", "model.layers.", "model.norm.", "lm_head.", "mtp.")
 """Beginnings of the names of a decoder's tensors, and of those of a layer that guesses."""
-_BACKBONE = "backbone."
-"""Beginning of the names of Nemotron-H's layers in its files."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 """Older checkpoints store the rotary frequencies, which follow from the configuration; quantised checkpoints may have
 scales of an 8-bit cache or of queries, computed here anew."""
@@ -58,7 +56,7 @@ class Checkpoint:
     naming the tensor or file."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, *, is_text_part: bool = False) -> None:
-        """`is_text_part`: only the tensors of the decoder are there, by the names of a decoder by itself."""
+        """Tensors of a decoder have the names of a decoder by itself; with `is_text_part` there are no others."""
         self.dtype = dtype
         self.device = device
         self._folder = folder
@@ -66,7 +64,7 @@ class Checkpoint:
         self._file_of: dict[str, str] = {}
         self._is_text_part = is_text_part
         self._stored: dict[str, str] = {}
-        """Names in the files, of tensors with other names here."""
+        """Names in the files by the names here."""
         self._read: set[str] = set()
         self._orders: dict[str, Tensor] = {}
         """Orders in which the rows of each head are read: int64 [head_dim]."""
@@ -81,15 +79,10 @@ class Checkpoint:
                 self._file_of = _read_index(index)
             else:
                 self._file_of = dict.fromkeys(self._file(SINGLE_FILE, opening).keys(), SINGLE_FILE)
-            renamed = {decoder_name(name): name for name in self._file_of if name.startswith(_BACKBONE)}
-            if renamed and not self._is_text_part:
-                self._stored = renamed
-                kept = {name: file for name, file in self._file_of.items() if not name.startswith(_BACKBONE)}
-                self._file_of = kept | {name: self._file_of[stored] for name, stored in renamed.items()}
+            self._stored = {decoder_name(name): name for name in self._file_of}
             if self._is_text_part:
-                own = {decoder_name(name): name for name in self._file_of}
-                self._stored = {name: stored for name, stored in own.items() if name.startswith(_DECODER)}
-                self._file_of = {name: self._file_of[stored] for name, stored in self._stored.items()}
+                self._stored = {name: stored for name, stored in self._stored.items() if name.startswith(_DECODER)}
+            self._file_of = {name: self._file_of[stored] for name, stored in self._stored.items()}
             for name in sorted(set(self._file_of.values())):
                 self._file(name, opening)
             self._open = opening.pop_all()

@@ -95,8 +95,10 @@ class Decoder:
         between = between or self
         self.adapt(step.adapted)
         rotations = self.rotations(step.positions if step.places is None else step.places)
-        if step.given:  # they are whole on every rank, behind the sum
-            embedded = self.embedding(step.token_ids).index_copy(0, step.given.rows, step.given.embeddings)
+        given, later = step.given, ()
+        if given:  # they are whole on every rank, behind the sum
+            own, *later = given.embeddings.split(self.config.hidden_size, dim=1)
+            embedded = self.embedding(step.token_ids).index_copy(0, given.rows, own)
             heads, stream = self.layers[0].before_attention(None, embedded)
         else:
             heads, stream = between.first(step.token_ids)
@@ -104,7 +106,12 @@ class Decoder:
             if taps is not None:
                 taps.take(index, stream)
             attended = layer.attention.attend(heads, step, rotations, cache)
-            heads, stream = between.following(index, attended, stream)
+            if given and index < len(later):
+                update, stream = layer.after_attention(attended, stream)
+                stream = stream.index_add(0, given.rows, later[index])
+                heads, stream = self.layers[index + 1].before_attention(update, stream)
+            else:
+                heads, stream = between.following(index, attended, stream)
         if taps is not None:
             taps.take(len(self.layers) - 1, stream)
         last = self.layers[-1]

@@ -56,12 +56,13 @@ class ForwardInput:
 
 
 class GivenEmbeddings(NamedTuple):
-    """Embeddings from elsewhere, in place of some tokens' own."""
+    """Embeddings from elsewhere, in place of some tokens' own, and perhaps vectors for later layers."""
 
     rows: Tensor
     """int64 [given]: rows of these tokens."""
     embeddings: Tensor
-    """[given, hidden]."""
+    """[given, (1 + later layers) x hidden]: what is behind the embedding is added to the stream behind the first layer,
+    the second, and so on (DeepStack, arXiv 2406.04334)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +153,15 @@ class ScaledOutputs:
 
 @dataclass(frozen=True, slots=True)
 class UngatedFeedForward:
-    """down(relu(up(x))²)."""
+    """down(relu(up(x))²), or with another activation."""
 
     up: Linear
     down: Linear
+    activation: Callable[[Tensor], Tensor] = squared_relu
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(squared_relu(self.up(x)))
+        return self.down(self.activation(self.up(x)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from fairlead_common.models.families.registry import (
     generating,
 )
 from fairlead_common.models.gguf_file import GgufFile
-from fairlead_common.models.image_settings import ImageSettings, VisionConfig, read_image_settings
+from fairlead_common.models.image_settings import ImageSettings, read_image_settings
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX, MODELOPT_FILE, with_modelopt
 from fairlead_common.models.text_part import decoder_fields
+from fairlead_common.models.vision_config import VisionConfig
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import read_outcome

@@ -59,8 +59,7 @@ class RotaryEmbedding:
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, rope.num_turned(head_dim)).to(device)
         self._scale = rope.own_scale
-        axes = [axis for axis, size in enumerate(rope.sections) for _ in range(size)]
-        self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
+        self._axes = torch.tensor(rope.axes, dtype=torch.int64, device=device)
         """Index of the place (time, row or column) behind each dimension pair."""
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

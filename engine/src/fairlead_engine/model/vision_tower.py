@@ -1,9 +1,11 @@
-"""The vision tower of Qwen2.5-VL (arXiv 2502.13923): an image's pixels in, a vector for each of its tokens out.
+"""Vision towers: an image's pixels in, a vector for each of its tokens out.
 
-A transformer without a cache. In most layers a patch sees its window, in some the whole image.
+A transformer without a cache. A patch sees the whole image, or in most layers its window. Families choose layers, and
+what comes before and after them (`model/families/`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fairlead_common.models.image_settings import ImageSettings, VisionConfig
+from fairlead_common.models.image_settings import ImageSettings
 from fairlead_common.models.rope_config import RopeConfig
+from fairlead_common.models.vision_config import VisionConfig
 from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole, group_prompts
 from fairlead_engine.kernels.norm_rope_store import rotate
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.layers import GatedFeedForward, RMSNorm, Rotation
+from fairlead_engine.model.layers import FeedForward, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.rope import inverse_frequencies
 
@@ -58,7 +61,7 @@ class PatchGrid(NamedTuple):
 
 def patch_grid(config: VisionConfig, rows: int, columns: int) -> PatchGrid:
     """For an image of `rows` x `columns` merged patches."""
-    merge, side = config.merge_size, config.window_patches
+    merge, side = config.merge_size, config.window_patches or max(rows, columns)
     row, column = np.divmod(np.arange(rows * columns), columns)
     window = row // side * -(-columns // side) + column // side
     by_window = np.argsort(window, kind="stable")
@@ -82,7 +85,7 @@ class VisionLayer:
     qkv: Linear
     output: Linear
     before_feed_forward: RMSNorm
-    feed_forward: GatedFeedForward
+    feed_forward: FeedForward
     num_heads: int
 
     def __call__(self, stream: Tensor, rotation: Rotation, groups: list[PromptGroup]) -> Tensor:
@@ -100,14 +103,33 @@ class PatchMerger:
     """Projects the patches of a merged patch to one vector of the decoder's width."""
 
     norm: RMSNorm
+    """Of each patch, or of all that are merged as one vector."""
     inner: Linear
     output: Linear
     num_merged: int
 
     def __call__(self, stream: Tensor) -> Tensor:
         """[patches, hidden] → [merged patches, out]."""
-        joined = self.norm.alone(stream).reshape(len(stream) // self.num_merged, -1)
+        normed = self.norm.alone(stream.view(-1, len(self.norm.weight)))
+        joined = normed.view(len(stream) // self.num_merged, -1)
         return self.output(functional.gelu(self.inner(joined)))
+
+
+@dataclass(frozen=True, slots=True)
+class StretchedPositions:
+    """Learned vectors of the places in a square, interpolated for an image of any size."""
+
+    weight: Tensor
+    """[side x side, hidden]."""
+
+    def __call__(self, places: Numbers) -> Tensor:
+        """places int64 [2, patches], row and column of all patches of an image → [patches, hidden]."""
+        side = round(len(self.weight) ** 0.5)
+        square = self.weight.float().T.reshape(1, -1, side, side)
+        size = tuple(int(last) + 1 for last in places.max(1))
+        [stretched] = functional.interpolate(square, size, mode="bilinear", align_corners=True)
+        row, column = to_device(places, self.weight.device)
+        return stretched[:, row, column].T.to(self.weight.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +143,28 @@ class VisionTower:
     merger: PatchMerger
     dtype: torch.dtype
     device: torch.device
+    positions: StretchedPositions | None = None
+    """Added to embeddings; None = nothing is."""
+    deep_mergers: Mapping[int, PatchMerger] = field(default_factory=dict)
+    """By layer, in order: make of its output what is added behind the decoder's first layers (`GivenEmbeddings`)."""
 
     def __call__(self, pixels: Tensor, settings: ImageSettings) -> Tensor:
-        """pixels uint8 [height, width, 3] on the device, of whole merged patches → [tokens, out], in reading order."""
+        """pixels uint8 [height, width, 3] on the device, of whole merged patches → [tokens, (1 + deep mergers) x out],
+        in reading order."""
         config, device = self.config, self.device
         grid = patch_grid(config, pixels.shape[0] // settings.factor, pixels.shape[1] // settings.factor)
         windows = group_prompts(grid.window_lengths, device)
         whole = group_prompts(grid.window_lengths.sum(keepdims=True), device)
         rotation = self._rotation(grid.places)
         stream = self.embedding(patches(pixels, settings).to(self.dtype)[to_device(grid.order, device)])
+        if self.positions is not None:
+            stream = stream + self.positions(grid.places)
+        deep = []
         for index, layer in enumerate(self.layers):
             stream = layer(stream, rotation, whole if index in config.whole_layers else windows)
-        return self.merger(stream)[to_device(grid.back, device)]
+            if index in self.deep_mergers:
+                deep.append(self.deep_mergers[index](stream))
+        return torch.cat((self.merger(stream), *deep), dim=1)[to_device(grid.back, device)]
 
     def _rotation(self, places: Numbers) -> Rotation:
         """Rotates a quarter of a head's elements by row, a quarter by column, and the other half likewise."""

@@ -220,11 +220,18 @@ class Weights:
     def device(self) -> torch.device:
         return self._checkpoint.device
 
-    def patch_embedding(self, name: str, out_features: int, *patch: int) -> Linear:
-        """A convolution without bias and without overlap of its `patch`es: a product of whole patches."""
-        weight = self._checkpoint.tensor(f"{name}.weight", out_features, *patch).flatten(1)
-        self._count(weight, weight.numel())
-        return make_linear(weight)
+    def patch_embedding(self, name: str, out_features: int, *patch: int, bias: bool = False) -> Linear:
+        """A convolution without overlap of its `patch`es: a product of whole patches."""
+        weight, offset = self.plain(f"{name}.weight", out_features, *patch).flatten(1), None
+        if bias:
+            offset = self.plain(f"{name}.bias", out_features)
+        return make_linear(weight, offset)
+
+    def plain(self, name: str, *shape: int) -> Tensor:
+        """A tensor of this shape that belongs to no linear layer, whole on every rank."""
+        found = self._checkpoint.tensor(name, *shape)
+        self._count(found, found.numel())
+        return found
 
     def _head(self, embedding: Tensor | None, words: slice) -> Linear:
         """The output projection to these words; `embedding`: the one it is tied to."""
@@ -643,6 +650,10 @@ class Weights:
             bias = self._checkpoint.tensor(f"{name}.bias", size)[part]
             self._count(bias, size)
         return CentredNorm(weight, eps, bias)
+
+    def layer_norm(self, name: str, size: int, *, eps: float) -> CentredNorm:
+        """With a bias, whatever the configuration says of the decoder's."""
+        return CentredNorm(self.plain(f"{name}.weight", size), eps, self.plain(f"{name}.bias", size))
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
         """Counts a tensor that is this rank's part of `num_parameters`."""

@@ -1,4 +1,4 @@
-"""A vision tower's vectors of images in running prompts: each image is computed once, when first needed.
+"""A vision tower's vectors of images in running prompts: each image is computed once, when first needed, on every rank.
 
 Vectors are kept until the chunk with the image's last token is computed, or others need the room. They are computed
 again for a restarted prompt, an image cached in part, or a dropped image.
@@ -28,8 +28,9 @@ class ImageVectors:
     def __init__(self, tower: VisionTower, settings: ImageSettings) -> None:
         self._tower = tower
         self._settings = settings
-        self._kept: OrderedDict[tuple[str, int], Tensor] = OrderedDict()
-        """By request and the image's first position, the last used last: [tokens, hidden]."""
+        self._kept: OrderedDict[tuple[str, int, bytes], Tensor] = OrderedDict()
+        """By request, the image's first position and digest, the last used last: what the tower made, a row for each
+        token. Ranks but the first do not learn of ended requests, whose vectors others then push out."""
         self.num_bytes = 0
         """Bytes of all kept vectors."""
         self.num_computed = 0
@@ -62,21 +63,20 @@ class ImageVectors:
         return self._tower(pixels.to(self._tower.device), self._settings), beside
 
     def _part(self, planned: PlannedImage) -> Tensor:
-        """[tokens of the step, hidden]; a copy of a part, because a view would keep the rest alive."""
+        """Rows of the step's tokens; a copy of a part, because a view would keep the rest alive."""
         vectors, is_last = self._of(planned), planned.end == planned.image.num_tokens
         if is_last:
-            self._drop((planned.request_id, planned.image.start))
+            self._drop(_key(planned))
         if planned.start == 0 and is_last:
             return vectors
         return vectors[planned.start : planned.end].clone()
 
-    def _drop(self, key: tuple[str, int]) -> None:
+    def _drop(self, key: tuple[str, int, bytes]) -> None:
         self.num_bytes -= self._kept.pop(key).nbytes
 
     def _of(self, planned: PlannedImage) -> Tensor:
-        """[tokens, hidden] of the whole image."""
-        image = planned.image
-        key = planned.request_id, image.start
+        """Rows of the whole image."""
+        image, key = planned.image, _key(planned)
         vectors = self._kept.get(key)
         if vectors is None:
             factor = self._settings.factor
@@ -89,3 +89,7 @@ class ImageVectors:
                 self._drop(next(iter(self._kept)))
         self._kept.move_to_end(key)
         return vectors
+
+
+def _key(planned: PlannedImage) -> tuple[str, int, bytes]:
+    return planned.request_id, planned.image.start, planned.image.digest

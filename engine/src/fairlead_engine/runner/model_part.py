@@ -136,9 +136,6 @@ class ModelPart:
         if settings.merged_adapter is not None:
             problem = "is set, and this model takes adapters while it runs"
             raise ConfigError("merged_adapter", problem, "name its folder in lora-modules")
-        if found.vision is not None and self.shard.size > 1:
-            problem = f"is {self.shard.size}, and a model that sees images is not divided"
-            raise ConfigError("tensor_parallel_size", problem, "leave it out, or take a smaller model")
         config = _for_images(found, settings.max_image_pixels).for_context(settings.max_model_len)
         _tell_of_positions(config)
         slots = None

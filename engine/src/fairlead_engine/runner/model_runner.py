@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
@@ -99,9 +98,6 @@ class ModelRunner:
         """What makes `UNKNOWN` drafts; None without such a method."""
         if (method := config.drafting_method) is None or method.drafter is None:
             return None
-        if self._part.images is not None:
-            problem = "is set, and what guesses with a model sees no images"
-            raise ConfigError("speculative_model", problem, "use ngram, or leave it out")
         drafter: type[Drafter] = resolve_name(f"{__package__}.{method.drafter}")
         return drafter.load(config, self._part)
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch
 from fairlead_engine.kernels.staging import to_device
@@ -61,12 +62,17 @@ def prepare(
     if is_adapted := adapter_slots is not None and len(plan.adapters) > 0:
         of_rows = plan.adapters.repeat(num_queries)
         columns += [*_adapted(of_rows), *_adapted(of_rows[reads])]
-    if has_places := len(plan.places) > 0:
+    if len(plan.places):
         columns.append(plan.places)
     numbers = to_device(np.concatenate(columns), device)
     row_slots_on_device, positions_on_device, logit_rows, slots_on_device, ends_on_device, *others = torch.split(
         numbers, [len(column) for column in columns]
     )
+    places = None
+    if len(plan.places):
+        places = others[-1].view(3, num_rows)
+        if trees is not None:  # behind all images, where the three are alike
+            places = places + (trees.places - positions_on_device)
     device_batch = DeviceBatch(
         slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks,
         None if trees is None else trees.seen,
@@ -81,7 +87,7 @@ def prepare(
         adapted_reads=_rows_on_device(adapter_slots, others[2:4], len(reads)) if is_adapted else None,
         given=_with_soft_prompts(adapter_slots, plan.soft_rows, images, device) if plan.soft_rows else images,
         states=None if states is None else states.rows_of(plan, row_slots_on_device),
-        places=others[-1].view(3, num_rows) if has_places else None,
+        places=places,
     )
     return PreparedBatch(forward, slots_on_device, ends_on_device)
 
@@ -117,7 +123,9 @@ def _with_soft_prompts(
     prompts = GivenEmbeddings(to_device(rows, device), embeddings)
     if images is None:
         return prompts
-    return GivenEmbeddings(torch.cat((prompts.rows, images.rows)), torch.cat((prompts.embeddings, images.embeddings)))
+    nothing_later = 0, images.embeddings.shape[1] - embeddings.shape[1]
+    both = functional.pad(embeddings, nothing_later), images.embeddings
+    return GivenEmbeddings(torch.cat((prompts.rows, images.rows)), torch.cat(both))
 
 
 def _rows_on_device(slots: AdapterSlots | None, adapted: list[Tensor], num_rows: int) -> AdaptedRows | None:

@@ -54,8 +54,6 @@ def _unknown(fields: JsonFields) -> str:
 def undivided(shape: ModelConfig, ranks: int) -> str:
     """Why so many ranks cannot divide the model; empty = they can."""
     heads = shape.num_heads
-    if ranks > 1 and shape.vision is not None:
-        return "and a model that sees images is not divided"
     if heads % ranks:
         return f"which does not divide the model's {heads} attention heads (num_attention_heads)"
     for kv_heads, _ in shape.stored_kv():

@@ -6,7 +6,7 @@ The engine registers the computation of a family under the same names (`fairlead
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairlead_common.models.families import dense, experts, hybrids, recurrent
+from fairlead_common.models.families import dense, experts, hybrids, qwen_vl, recurrent
 from fairlead_common.models.families.cohere2_moe import parse_cohere2_moe
 from fairlead_common.models.families.deepseek import (
     parse_deepseek_v2,
@@ -15,7 +15,6 @@ from fairlead_common.models.families.deepseek import (
     parse_glm4_moe_lite,
     parse_glm_moe_dsa,
 )
-from fairlead_common.models.families.dense import parse_qwen2_5_vl
 from fairlead_common.models.families.gemma4 import parse_gemma4
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.llama4 import parse_llama4
@@ -75,13 +74,17 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Phi3ForCausalLM": FamilyFields("phi3", dense.parse_phi3),
     "PhimoeForCausalLM": FamilyFields("phimoe", experts.parse_phimoe),
     "Qwen2ForCausalLM": FamilyFields("qwen2", dense.parse_qwen2),
-    "Qwen2_5_VLForConditionalGeneration": FamilyFields("qwen2_5_vl", parse_qwen2_5_vl),
+    "Qwen2_5_VLForConditionalGeneration": FamilyFields("qwen2_5_vl", qwen_vl.parse_qwen2_5_vl),
     "Qwen2MoeForCausalLM": FamilyFields("qwen2_moe", experts.parse_qwen2_moe),
     "Qwen3ForCausalLM": FamilyFields("qwen3", dense.parse_qwen3),
     "Qwen3MoeForCausalLM": FamilyFields("qwen3_moe", experts.parse_qwen3_moe),
     "Qwen3NextForCausalLM": FamilyFields("qwen3_next", recurrent.parse_qwen3_next),
+    "Qwen3VLForConditionalGeneration": FamilyFields("qwen3_vl", qwen_vl.parse_qwen3_vl),
+    "Qwen3VLMoeForConditionalGeneration": FamilyFields("qwen3_vl_moe", qwen_vl.parse_qwen3_vl_moe),
     "Qwen3_5ForCausalLM": FamilyFields("qwen3_5_text", recurrent.parse_qwen3_5),
     "Qwen3_5MoeForCausalLM": FamilyFields("qwen3_5_moe_text", recurrent.parse_qwen3_5_moe),
+    "Qwen3_5ForConditionalGeneration": FamilyFields("qwen3_5", qwen_vl.parse_qwen3_5_vl),
+    "Qwen3_5MoeForConditionalGeneration": FamilyFields("qwen3_5_moe", qwen_vl.parse_qwen3_5_vl_moe),
     "SeedOssForCausalLM": FamilyFields("seed_oss", dense.parse_seed_oss),
     "SmolLM3ForCausalLM": FamilyFields("smollm3", dense.parse_smollm3),
 }

@@ -16,6 +16,7 @@ from fairlead_engine.model.families import (
     llama4,
     nemotron_h,
     qwen2_5_vl,
+    qwen3_vl,
     recurrent,
 )
 from fairlead_engine.model.weights import Weights
@@ -62,8 +63,12 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Qwen3ForCausalLM": dense.build,
     "Qwen3MoeForCausalLM": experts.build_qwen,
     "Qwen3NextForCausalLM": recurrent.build_qwen,
+    "Qwen3VLForConditionalGeneration": qwen3_vl.build,
+    "Qwen3VLMoeForConditionalGeneration": qwen3_vl.build_experts,
     "Qwen3_5ForCausalLM": recurrent.build_qwen,
     "Qwen3_5MoeForCausalLM": recurrent.build_qwen,
+    "Qwen3_5ForConditionalGeneration": qwen3_vl.build_recurrent,
+    "Qwen3_5MoeForConditionalGeneration": qwen3_vl.build_recurrent,
     "SeedOssForCausalLM": dense.build,
     "SmolLM3ForCausalLM": dense.build,
 }

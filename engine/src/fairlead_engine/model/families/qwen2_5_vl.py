@@ -1,7 +1,7 @@
 """Qwen2.5-VL (arXiv 2502.13923): the decoder of Qwen2 with places in time, row and column, and a vision tower."""
 
-from fairlead_common.models.image_settings import VisionConfig
 from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.vision_config import VisionConfig
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import GatedFeedForward
 from fairlead_engine.model.vision_tower import PatchMerger, VisionLayer, VisionTower

@@ -14,6 +14,7 @@ from fairlead_engine.model.families.experts import qwen_feed_forward
 from fairlead_engine.model.layers import AttentionLayer, FeedForward, GatedFeedForward, SharedExpert
 from fairlead_engine.model.recurrent import GatedDeltaNet, Mamba2, StateParts
 from fairlead_engine.model.shard import side_by_side
+from fairlead_engine.model.vision_tower import VisionTower
 from fairlead_engine.model.weights import GuessingNames, Weights, layer_index
 
 _GUESSING = GuessingNames(
@@ -27,7 +28,7 @@ _GUESSING = GuessingNames(
 """A layer with attention, whichever of the model's layers recur."""
 
 
-def build_qwen(weights: Weights, config: ModelConfig) -> Decoder:
+def build_qwen(weights: Weights, config: ModelConfig, vision: VisionTower | None = None) -> Decoder:
     state = config.state
     assert state is not None
     weights.skip("mtp.")  # layers that guess a token further, where they are not wanted
@@ -38,12 +39,11 @@ def build_qwen(weights: Weights, config: ModelConfig) -> Decoder:
             return weights.attention(prefix)
         return _recurrent_layer(weights, f"{prefix}.linear_attn", config, state)
 
-    if isinstance(config, QwenExpertsConfig):
-        experts = qwen_feed_forward(weights, config)
-        return weights.decoder(attention=attention, feed_forward=experts, guessing=guessing)
-    return weights.decoder(
-        attention=attention, feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"), guessing=guessing
-    )
+    def feed_forward(prefix: str) -> FeedForward:
+        return weights.feed_forward(f"{prefix}.mlp")
+
+    chosen = qwen_feed_forward(weights, config) if isinstance(config, QwenExpertsConfig) else feed_forward
+    return weights.decoder(attention=attention, feed_forward=chosen, guessing=guessing, vision=vision)
 
 
 def _recurrent_layer(weights: Weights, prefix: str, config: ModelConfig, state: StateShape) -> GatedDeltaNet:
