@@ -1,5 +1,6 @@
 """The engine sees what transformers' models see: pixels, vectors of images, and every token behind them."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
@@ -35,6 +36,7 @@ from fairlead_engine_testing.vision_checkpoints import (
     noise,
     seeing_class,
     write_vision_model,
+    write_vision_tokenizer,
 )
 
 TOLERANCE = 1e-3
@@ -315,22 +317,44 @@ def test_drafts_behind_an_image_stand_where_the_reference_chooses_them(folder, r
     assert engine.load.num_draft_tokens > 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "tree"), [("qwen2_5_vl", None), ("qwen3_vl", None), ("qwen3_vl", "2x6"), ("qwen3_5_vl", None)],
-    indirect=["kind"],
-)  # fmt: skip
-def test_a_model_that_sees_nothing_may_guess(kind, tree, folder, reference, processor, tmp_path):
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "qwen3_5_vl"], indirect=True)
+def test_a_model_that_sees_nothing_may_guess(folder, reference, processor, tmp_path):
     """It has the token that stands for a patch in place of the image."""
     drafts = write_random_checkpoint(tmp_path, llama_fields(vocab_size=VOCAB_SIZE))
-    engine = make_engine(
-        folder, speculative_method="draft", speculative_model=str(drafts), num_speculative_tokens=3,
-        speculative_tree=tree, max_num_batched_tokens=40,
-    )  # fmt: skip
+    write_vision_tokenizer(drafts)
+    check_guesses(folder, reference, processor, speculative_method="draft", speculative_model=str(drafts))
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"], indirect=True)
+def test_a_tree_of_guesses_stands_behind_its_images(folder, reference, processor, tmp_path):
+    tensors = load_file(folder / "model.safetensors")
+    [table] = [tensor for name, tensor in tensors.items() if name.endswith("embed_tokens.weight")]
+    save_file({f"{head}.0.weight": table.clone() for head in range(3)}, tmp_path / "medusa_lm_head.safetensors")
+    settings = {"speculative_method": "medusa", "speculative_model": str(tmp_path), "speculative_tree": "3x9"}
+    check_guesses(folder, reference, processor, **settings)
+
+
+def check_guesses(folder: Path, reference, processor, **settings) -> None:
+    engine = make_engine(folder, num_speculative_tokens=3, max_num_batched_tokens=40, **settings)
     scenes = [Scene(engine, words(1), noise(50, 50, 1), words(2), noise(30, 20, 3)), Scene(engine, words(3))]
     outputs = serve(engine, scenes, 20)
     for scene, output in zip(scenes, outputs, strict=True):
         scene.check(reference, processor, output)
     assert engine.load.num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_vl"], indirect=True)
+def test_a_layer_of_the_checkpoint_may_guess(folder, reference, processor, tmp_path):
+    fields = json.loads((folder / "config.json").read_text())
+    own = fields["text_config"]
+    own["mtp_num_hidden_layers"] = 1
+    text = write_random_checkpoint(tmp_path / "text", {**own, "architectures": ["Qwen3_5ForCausalLM"]})
+    layer = {name: each for name, each in load_file(text / "model.safetensors").items() if name.startswith("mtp.")}
+    whole = shutil.copytree(folder, tmp_path / "whole")
+    (whole / "config.json").write_text(json.dumps(fields))
+    tensors = load_file(folder / "model.safetensors") | layer
+    save_file(tensors, whole / "model.safetensors", metadata={"format": "pt"})
+    check_guesses(whole, reference, processor, speculative_method="mtp")
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"], indirect=True)

@@ -461,10 +461,11 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
 
 def write_guessing_checkpoint(model: Path) -> Path | None:
     """Writes, beside a model's folder, one of the same configuration with a layer for multi-token prediction. None =
-    the family reads none."""
+    the family reads none, or a tower, too, which is not written here."""
     fields = json.loads((model / "config.json").read_text(encoding="utf-8")) | {"num_nextn_predict_layers": 1}
     family = ARCHITECTURES.get(fields["architectures"][0])
-    if family is None or not family.parse(JsonFields(model / "config.json", fields)).num_guessing_layers:
+    config = None if family is None else family.parse(JsonFields(model / "config.json", fields))
+    if config is None or config.vision is not None or not config.num_guessing_layers:
         return None
     return write_random_checkpoint(model.with_name("guessing"), fields)
 

@@ -398,8 +398,10 @@ def _write_draft(row: Row, folder: Path) -> str:
     found = read_any_config(folder) if row.generates else None
     if not isinstance(found, ModelConfig) or not found.recurrent:
         return str(folder)
-    write_random_checkpoint(folder.with_name("draft"), FAMILIES["llama"](vocab_size=found.vocab_size))
-    return str(write_letters(folder.with_name("draft")))
+    draft = write_random_checkpoint(folder.with_name("draft"), FAMILIES["llama"](vocab_size=found.vocab_size))
+    for path in folder.glob("tokenizer*"):
+        shutil.copy(path, draft)
+    return str(draft)
 
 
 def _write_heads(folder: Path) -> str:

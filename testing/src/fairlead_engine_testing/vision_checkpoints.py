@@ -39,16 +39,16 @@ PROCESSOR = {
     "min_pixels": 4 * FACTOR**2, "max_pixels": MOST_TOKENS * FACTOR**2,
     "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
 }  # fmt: skip
+_TURNED = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]}
 _TEXT = {
     "vocab_size": VOCAB_SIZE, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]},
-    "bos_token_id": None, "eos_token_id": END,
+    "rope_parameters": _TURNED, "bos_token_id": None, "eos_token_id": END,
 }  # fmt: skip
 _VISION = {
     "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4,
 }  # fmt: skip
-_MIXED = {**_TEXT["rope_parameters"], "mrope_section": [3, 3, 2], "mrope_interleaved": True}
+_MIXED = {**_TURNED, "mrope_section": [3, 3, 2], "mrope_interleaved": True}
 _DEEP = {
     "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": {**_MIXED, "mrope_section": [4, 2, 2]},
 }  # fmt: skip

@@ -13,13 +13,13 @@ from fairlead_engine.errors import ModelLoadError
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
 
 WRONG: dict[str, tuple[str, str, Any, str]] = {
-    "no square": ("vision_config", "num_position_embeddings", 48, "num_position_embeddings 48 must be the square of"),
+    "no square": ("vision_config", "num_position_embeddings", 48, "num_position_embeddings .*must be the square of"),
     "no layer": ("vision_config", "deepstack_visual_indexes", [0, 3], "must be layers below depth"),
     "unordered": ("vision_config", "deepstack_visual_indexes", [2, 0], "must be layers below depth"),
     "too deep": ("vision_config", "deepstack_visual_indexes", [0, 1, 2], "must be fewer than num_hidden_layers"),
     "another activation": ("vision_config", "hidden_act", "silu", "hidden_act.*gelu_pytorch_tanh is supported"),
-    "odd heads": ("vision_config", "num_heads", 3, "num_heads 3 must divide hidden_size"),
-    "narrow": ("vision_config", "out_hidden_size", 16, "out_hidden_size 16 must be the decoder's hidden_size"),
+    "odd heads": ("vision_config", "num_heads", 3, "num_heads .*must divide hidden_size"),
+    "narrow": ("vision_config", "out_hidden_size", 16, "out_hidden_size .*must be the decoder's hidden_size"),
     "grey": ("vision_config", "in_channels", 1, "in_channels.*images have three channels"),
     "sections": (
         "rope_parameters",
@@ -27,7 +27,7 @@ WRONG: dict[str, tuple[str, str, Any, str]] = {
         [4, 4, 4],
         "mrope_section.* that add up to 8",
     ),
-    "no token": ("", "image_token_id", 10**6, "image_token_id 1000000 must be below vocab_size"),
+    "no token": ("", "image_token_id", 10**6, "image_token_id .*must be below vocab_size"),
     "no tower": ("", "vision_config", {}, "vision_config .*must say what the vision tower is made of"),
 }
 

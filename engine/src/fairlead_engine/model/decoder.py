@@ -95,9 +95,10 @@ class Decoder:
         between = between or self
         self.adapt(step.adapted)
         rotations = self.rotations(step.positions if step.places is None else step.places)
-        given, later = step.given, ()
+        given = step.given
+        later: Sequence[Tensor] = ()
         if given:  # they are whole on every rank, behind the sum
-            own, *later = given.embeddings.split(self.config.hidden_size, dim=1)
+            own, *later = torch.split(given.embeddings, self.config.hidden_size, dim=1)
             embedded = self.embedding(step.token_ids).index_copy(0, given.rows, own)
             heads, stream = self.layers[0].before_attention(None, embedded)
         else:

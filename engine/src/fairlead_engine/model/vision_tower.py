@@ -126,8 +126,8 @@ class StretchedPositions:
         """places int64 [2, patches], row and column of all patches of an image → [patches, hidden]."""
         side = round(len(self.weight) ** 0.5)
         square = self.weight.float().T.reshape(1, -1, side, side)
-        size = tuple(int(last) + 1 for last in places.max(1))
-        [stretched] = functional.interpolate(square, size, mode="bilinear", align_corners=True)
+        size = [int(last) + 1 for last in places.max(1)]
+        stretched: Tensor = torch.ops.aten.upsample_bilinear2d(square, size, True)[0]  # corners stay where they are
         row, column = to_device(places, self.weight.device)
         return stretched[:, row, column].T.to(self.weight.dtype)
 
