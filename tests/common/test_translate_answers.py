@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import Translation, translation_of
+from fairlead_common.openai.unknown_fields import UnknownFields
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}]
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
@@ -27,7 +28,7 @@ def new(path: str = "/v1/messages") -> Translation:
 
 def chat(translation: Translation | None = None, **fields: Any) -> dict[str, Any]:
     body = {"model": "m", "max_tokens": 9, "messages": ASK, **fields}
-    path, sent = (translation or new("/a/b/v1/messages")).request(json.dumps(body).encode())
+    path, sent = (translation or new("/a/b/v1/messages")).request(json.dumps(body).encode(), UnknownFields("refuse"))
     assert path == "/v1/chat/completions"
     return dict(json.loads(sent))
 

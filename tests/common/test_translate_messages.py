@@ -14,6 +14,7 @@ from fairlead_common.openai.budget import OverBudget
 from fairlead_common.openai.prompts import ChatPrompt, PromptError
 from fairlead_common.openai.translate import Translation, translation_of
 from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, InputTokens
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}]
@@ -30,7 +31,7 @@ def new() -> Translation:
 
 
 def chat(messages: Any = ASK, **fields: Any) -> dict[str, Any]:
-    path, body = new().request(json.dumps({"messages": messages, **fields}).encode())
+    path, body = new().request(json.dumps({"messages": messages, **fields}).encode(), UnknownFields("refuse"))
     assert path == "/tokenize"
     return dict(json.loads(body))
 
@@ -215,13 +216,13 @@ def test_citations_are_refused_where_they_are_wanted() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"system": "\xff"}', b"null", b"5", b"[" * 200_000])
 def test_what_is_no_object_is_refused_as_a_whole(body: bytes) -> None:
     with pytest.raises((PromptError, OverBudget)) as caught:
-        new().request(body)
+        new().request(body, UnknownFields("refuse"))
     assert "the request body" in str(caught.value)
 
 
 def test_a_body_of_too_many_parts_is_not_decoded() -> None:
     with pytest.raises(OverBudget):
-        new().request(b'{"messages": [' + b"{}," * 200_000 + b"{}]}")
+        new().request(b'{"messages": [' + b"{}," * 200_000 + b"{}]}", UnknownFields("refuse"))
 
 
 JSON = st.recursive(
@@ -251,7 +252,7 @@ def test_any_json_is_translated_or_refused_with_a_sentence(messages: Any, system
         {"messages": ASK, "tools": tools},
     ):
         try:
-            _, body = new().request(json.dumps(fields).encode())
+            _, body = new().request(json.dumps(fields).encode(), UnknownFields("refuse"))
         except PromptError as error:
             assert error.message.startswith(("the request body", f"{error.field}: ")), error.message
             continue
@@ -296,7 +297,7 @@ def test_refusals_name_the_places_of_the_request_that_was_sent() -> None:
     translation = new()
     results = [{"type": "tool_result", "tool_use_id": each, "content": "a"} for each in "ab"]
     body = {"system": "Be brief.", "messages": [*ASK, {"role": "user", "content": results}]}
-    translation.request(json.dumps(body).encode())
+    translation.request(json.dumps(body).encode(), UnknownFields("refuse"))
 
     def shown(message: str, param: str | None = None) -> str:
         answer = translation.answer(400, json.dumps({"error": {"message": message, "param": param}}).encode(), "r")

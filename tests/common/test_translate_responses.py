@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import Translation, translation_of
+from fairlead_common.openai.unknown_fields import UnknownFields
 
 USAGE = {"prompt_tokens": 40, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 32}}
 EVENTS: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(openai.types.responses.ResponseStreamEvent)
@@ -30,7 +31,8 @@ def new() -> Translation:
 
 
 def chat(input: Any = "ahoy", translation: Translation | None = None, **fields: Any) -> dict[str, Any]:
-    path, sent = (translation or new()).request(json.dumps({"model": "m", "input": input, **fields}).encode())
+    body = json.dumps({"model": "m", "input": input, **fields}).encode()
+    path, sent = (translation or new()).request(body, UnknownFields("refuse"))
     assert path == "/v1/chat/completions"
     return dict(json.loads(sent))
 

@@ -73,7 +73,6 @@ async def test_a_full_engine_is_left_for_another_and_refusals_are_anthropics(sta
         (b"{", 400, "invalid_request_error", "not valid JSON"),
         ({"model": "fake", "messages": ASK}, 400, "invalid_request_error", "max_tokens: is missing"),
         ({**BODY, "model": "none"}, 404, "not_found_error", "'none' does not exist"),
-        ({**BODY, "fairlead_prompt_tokens": {}}, 400, "invalid_request_error", "fairlead_prompt_tokens"),
         ({**BODY, "messages": [{"role": "user", "content": "a" * 40_000}]}, 400, "invalid_request_error", "context"),
     ],
 )
@@ -90,3 +89,12 @@ async def test_a_models_own_path_needs_no_model(start) -> None:
     body = {name: value for name, value in BODY.items() if name != "model"}
     status, answer, _ = await setup.post(body, f"/default/fake{PATH}")
     assert (status, answer["type"], answer["role"]) == (200, "message", "assistant")
+
+
+async def test_fields_that_are_not_known_are_left_out_or_refused_as_the_setting_says(start) -> None:
+    body = {**BODY, "shade": 1}
+    ignoring, refusing = await start(), await start(unknown_fields="refuse")
+    assert (await ignoring.post(body, PATH))[0] == 200
+    assert "shade" not in ignoring.engines[0].requests[0].json()
+    status, answer, _ = await refusing.post(body, PATH)
+    assert status == 400 and answer["error"]["message"].startswith("shade: is not supported")

@@ -28,6 +28,7 @@ from fairlead_common.models.choices import (
     ToolCallParser,
     step_limits,
 )
+from fairlead_common.openai.unknown_fields import Unknown
 from fairlead_common.settings import BYTES, SECONDS
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.speculative.drafting import METHODS, Method, methods_by_setting
@@ -429,6 +430,9 @@ class ServerConfig:
     """How the model writes what it thinks before it answers, which clients get as `reasoning_content`: think
     (`<think>`), mistral (`[THINK]`) or another format of docs/api.md; none = as text. auto = as its chat template
     shows."""
+    unknown_fields: str = "ignore"
+    """What becomes of a request with fields that are not known: ignore = they are left out, with one line in the log
+    for each name (of the first 100); refuse = 400, naming one."""
     step_timeout: Annotated[float, SECONDS] = 120.0
     """Seconds one step may take, or one of several `api_servers` say nothing, before `/health` reports that it hangs
     and the kubelet restarts the pod."""
@@ -464,6 +468,7 @@ class ServerConfig:
                 hint = "write HOST,OTHER:8080"
                 raise ConfigError("allowed_media_domains", f"has {host!r}, which is no host", hint)
         _within("step_timeout", self.step_timeout, 1.0, 86400.0)
+        _one_of("unknown_fields", self.unknown_fields, tuple(Unknown))
         _one_of("tool_call_parser", self.tool_call_parser, tuple(ToolCallParser))
         _one_of("reasoning_parser", self.reasoning_parser, tuple(ReasoningParser))
 

@@ -143,7 +143,7 @@ async def test_the_core_has_a_bounded_number_of_the_texts_at_a_time(start_app: A
 async def test_what_is_wrong_is_refused_by_name(
     start_app: Any, fields: dict[str, Any], param: str, sentence: str
 ) -> None:
-    app = start_app()
+    app = start_app(unknown_fields="refuse")
     reply = await app.http.post("/v1/embeddings", json={"model": "tiny", **fields})
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param

@@ -189,7 +189,7 @@ async def test_the_likeliest_label_is_named_and_pairs_are_one_prompt(start_app: 
 async def test_what_is_wrong_is_refused_by_its_place(
     start_app: Any, path: str, fields: dict[str, Any], param: str, sentence: str
 ) -> None:
-    app = start_app(ScriptedEngine(info=scripted_info(task=EMBEDDER)))
+    app = start_app(ScriptedEngine(info=scripted_info(task=EMBEDDER)), unknown_fields="refuse")
     reply = await app.http.post(f"/v1/{path}", json={"model": "tiny", **fields})
     assert reply.status_code == 400
     assert (reply.json()["error"]["param"], sentence in reply.json()["error"]["message"]) == (param, True), reply.text

@@ -216,7 +216,7 @@ class InjectionEndpoint(Endpoint):
 
     async def __call__(self, exchange: Exchange) -> None:
         body = await exchange.body()
-        request = decode(body, InjectRequest)
+        request = decode(body, InjectRequest, self._service.unknown_fields)
         model = self._service.model()
         answer_id = exchange.scope["path"].split("/")[-2]  # as `PATH_INJECT` has it
         answer = self._service.injectable_answers.get(answer_id)

@@ -82,12 +82,13 @@ class ModelEndpoints(Endpoint):
         """`POST /v1/messages/count_tokens`, in Anthropic's shape: `/tokenize`, translated."""
         body = await exchange.body()
         await self._service.pacer.pace(len(body))
-        await exchange.while_connected(self._tokenize(exchange, exchange.translated(body)))
+        translated = exchange.translated(body, self._service.unknown_fields)
+        await exchange.while_connected(self._tokenize(exchange, translated))
 
     async def _tokenize(self, exchange: Exchange, body: bytes) -> None:
         model = self._service.model()
         await self._service.pacer.pace(len(body))
-        request = decode(body, TokenizeRequest)
+        request = decode(body, TokenizeRequest, self._service.unknown_fields)
         model.adapter(request.model or model.name)
         images = await self._service.images.load(request.messages or (), model.info)
         [(_, (token_ids, _))] = await self._service.prompts.prompts(tokenize_fields(request, model))
@@ -103,7 +104,7 @@ class ModelEndpoints(Endpoint):
         body = await exchange.body()
         model = self._service.model()
         await self._service.pacer.pace(len(body))
-        request = decode(body, DetokenizeRequest)
+        request = decode(body, DetokenizeRequest, self._service.unknown_fields)
         model.adapter(request.model or model.name)
         if len(request.tokens) > (longest := model.info.max_model_len):
             message = f"tokens has {len(request.tokens)} ids, and this model's texts at most {longest}; send fewer"
@@ -148,14 +149,14 @@ class AdapterReply(msgspec.Struct, frozen=True):
 class AdapterEndpoints(Endpoint):
     async def load(self, exchange: Exchange) -> None:
         """Returns when requests may ask for the adapter; steps do not wait meanwhile."""
-        request = decode(await exchange.body(), LoadAdapterRequest)
+        request = decode(await exchange.body(), LoadAdapterRequest, self._service.unknown_fields)
         reply = AdapterReply(with_adapter(self._service.model().name, request.lora_name), "loaded")
         work = self._service.client.load_adapter(request.lora_name, request.lora_path)
         await self._done(exchange, work, "lora_path", reply)
 
     async def unload(self, exchange: Exchange) -> None:
         """Running requests keep the adapter until their end."""
-        request = decode(await exchange.body(), UnloadAdapterRequest)
+        request = decode(await exchange.body(), UnloadAdapterRequest, self._service.unknown_fields)
         model = self._service.model()
         if request.lora_name not in model.adapters:
             error = UnknownAdapter(request.lora_name, model.adapters)

@@ -68,7 +68,8 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
             model = self._service.model()
             with admission.stoppable():
                 await self._service.pacer.pace(len(body))
-                request = decode(exchange.translated(body), self.schema)
+                unknown = self._service.unknown_fields
+                request = decode(exchange.translated(body, unknown), self.schema, unknown)
                 num_bytes, body = len(body), b""  # an answer may take long, and a body be large
                 model.adapter(request.model)  # 404 here
                 model.check_kind(self.kind)

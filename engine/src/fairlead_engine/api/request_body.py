@@ -8,12 +8,12 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
 from fairlead_common.openai.budget import OverBudget, check_json
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.messages import PRIVATE_FIELD_PREFIX
 from fairlead_engine.errors import RequestError
 
@@ -32,11 +32,12 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTA
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
 
 
-def decode(body: bytes, schema: type[Schema]) -> Schema:
-    """The request in `body`. Unknown fields, wrong types and numbers that are not finite are refused by name."""
+def decode(body: bytes, schema: type[Schema], unknown: UnknownFields) -> Schema:
+    """The request in `body`. Wrong types, numbers that are not finite and, where `unknown` says so, unknown fields are
+    refused by name."""
     try:
         check_json(body)
-        return cast(Schema, _decoder(schema).decode(body))
+        return unknown.decode(body, schema)
     except OverBudget as error:
         raise RequestError(None, str(error), "request_too_complex") from None
     except msgspec.ValidationError as error:
@@ -45,11 +46,6 @@ def decode(body: bytes, schema: type[Schema]) -> Schema:
         raise RequestError(None, "the request body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _malformed(body, error) from None
-
-
-@cache
-def _decoder(schema: type[Schema]) -> msgspec.json.Decoder[Schema]:
-    return msgspec.json.Decoder(schema)
 
 
 def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from fairlead_common.http.bodies import BodyReader
 from fairlead_common.http.lanes import Lanes, Pacer
 from fairlead_common.http.loop_shares import LoopShares
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire import messages
 from fairlead_common.workers.root import WorkerRoot
 from fairlead_engine.api.answers.answer_formats import choose_formats, choose_names, formats_named
@@ -96,6 +97,7 @@ class Service:
         self.bodies = BodyReader(
             limit=config.max_body_bytes, timeout=config.body_timeout, total_limit=config.max_partial_body_bytes
         )
+        self.unknown_fields = UnknownFields(config.unknown_fields)
         self.injectable_answers: dict[str, InjectableAnswer] = {}
         """Running answers that accept injections, by the client's id."""
         self._name = name

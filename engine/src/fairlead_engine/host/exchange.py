@@ -26,6 +26,7 @@ from fairlead_common.http.server import STREAM_WRITER, StreamWriter
 from fairlead_common.openai.budget import OverBudget
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import translation_of
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.messages import HEADER_REQUEST_ID
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.host import refusals
@@ -107,12 +108,13 @@ class Exchange:
                     message = "this engine is receiving more request bodies at once than it has memory for"
                     raise QueueFull(message) from error
 
-    def translated(self, body: bytes) -> bytes:
-        """The request body in the OpenAI form. Raises `RequestError`, naming the client's own field."""
+    def translated(self, body: bytes, unknown: UnknownFields) -> bytes:
+        """The request body in the OpenAI form, decoded by `unknown`. Raises `RequestError`, naming the
+        client's own field."""
         if self.translation is None:
             return body
         try:
-            return self.translation.request(body)[1]
+            return self.translation.request(body, unknown)[1]
         except PromptError as error:
             raise RequestError(error.field or None, error.message, error.code) from error
         except OverBudget as error:

@@ -35,6 +35,7 @@ from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.loop_shares import Scrapes
 from fairlead_common.openai.translate import translation_of
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.messages import HEADER_REQUEST_ID
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class GatewayApp:
     def __post_init__(self) -> None:
         limit, timeout = self.settings.max_body_bytes, self.settings.body_timeout
         self._bodies = BodyReader(limit=limit, timeout=timeout, total_limit=self.settings.max_partial_body_bytes)
+        self._unknown = UnknownFields(self.settings.unknown_fields)
         self.draining = False
 
     @property
@@ -158,7 +160,7 @@ class GatewayApp:
                 client.translation = client.translation if turn is None else turn.translation
             if client.translation is not None:
                 await self.pacer.pace(len(body))
-            path, body = translated(target.path, body, client.translation)
+            path, body = translated(target.path, body, client.translation, self._unknown)
             request = parse(path, body, headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request
             request.on_read = held.release

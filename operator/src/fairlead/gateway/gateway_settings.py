@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fairlead.api import names
+from fairlead_common.openai.unknown_fields import Unknown
 from fairlead_common.settings import BYTES, SECONDS, SettingError
 
 
@@ -41,6 +42,11 @@ class GatewaySettings:
     """Longest time a client may leave its answer unread before it counts as gone."""
     keep_alive_timeout: Annotated[float, SECONDS] = 75.0
     """How long an idle client connection is kept open."""
+
+    unknown_fields: str = "ignore"
+    """What becomes of a request to /v1/messages or /v1/responses with fields that are not known: ignore = they are left
+    out, with one line in the log for each name (of the first 100); refuse = 400, naming one. Of other requests the
+    engine's setting of this name decides."""
 
     max_queue: int = 1000
     """Requests that may wait per model; one more is answered 429."""
@@ -83,6 +89,8 @@ class GatewaySettings:
         for name in ("port", "control_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise SettingError(name, f"must be between 0 and 65535, not {getattr(self, name)}")
+        if self.unknown_fields not in tuple(Unknown):
+            raise SettingError("unknown_fields", f"must be one of {', '.join(Unknown)}, not {self.unknown_fields!r}")
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise SettingError(name, f"must be above 0, not {getattr(self, name)}")
@@ -97,8 +105,9 @@ class GatewaySettings:
             raise SettingError("port", "and --control-port must differ: metrics are not for clients")
 
 
-_NOT_POSITIVE = {
-    "host", "control_host", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
+_TEXTS = {
+    "host", "control_host", "unknown_fields"}
+_NOT_POSITIVE = _TEXTS | {"port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
     "response_store",
 }  # fmt: skip
 _POSITIVE = tuple(field.name for field in fields(GatewaySettings) if field.name not in _NOT_POSITIVE)

@@ -11,14 +11,15 @@ from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, CountTo
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.openai.translate.responses_answers import Responses
+from fairlead_common.openai.unknown_fields import UnknownFields
 
 
 class Translation(Protocol):
     """One request of another dialect."""
 
-    def request(self, body: bytes) -> tuple[str, bytes]:
-        """The path and body of the same request in the OpenAI form. Raises PromptError with the field of the
-        dialect, and OverBudget."""
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
+        """The path and body of the same request in the OpenAI form. `unknown`: decodes `body`. Raises PromptError with
+        the field of the dialect, and OverBudget."""
         ...
 
     def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:

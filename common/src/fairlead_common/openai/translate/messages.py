@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, ModelName, check_json
 from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.unknown_fields import UnknownFields
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 _ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
@@ -280,9 +281,9 @@ class MessagesDialect:
 class CountTokens(MessagesDialect):
     """A request to `/v1/messages/count_tokens` as a request to `/tokenize`."""
 
-    def request(self, body: bytes) -> tuple[str, bytes]:
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         """Path and body. Raises PromptError and OverBudget."""
-        request = decoded(body, CountTokensRequest)
+        request = decoded(body, CountTokensRequest, unknown)
         chat = chat_of(request)
         self._places = chat.places
         model = {} if request.model is None else {"model": request.model}
@@ -442,11 +443,11 @@ _ADVICE = (
 """Place → advice for an unknown value."""
 
 
-def decoded(body: bytes, schema: type[Asked]) -> Asked:
+def decoded(body: bytes, schema: type[Asked], unknown: UnknownFields) -> Asked:
     """Raises PromptError and OverBudget."""
     check_json(body)
     try:
-        return msgspec.json.decode(body, type=schema)
+        return unknown.decode(body, schema)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -23,6 +23,7 @@ from fairlead_common.openai.translate.chat_answers import (
     payloads,
 )
 from fairlead_common.openai.translate.messages import CountTokensRequest, MessagesDialect, chat_of, decoded
+from fairlead_common.openai.unknown_fields import UnknownFields
 
 MESSAGES_PATH = "/v1/messages"
 _CHAT_PATH = "/v1/chat/completions"
@@ -68,8 +69,8 @@ class Messages(MessagesDialect):
         super().__init__()
         self._stream = _MessageStream()
 
-    def request(self, body: bytes) -> tuple[str, bytes]:
-        request = decoded(body, MessagesRequest)
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
+        request = decoded(body, MessagesRequest, unknown)
         chat = chat_of(request)
         self._places, self._stream.max_tokens = chat.places, request.max_tokens
         fields = chat.fields | _choice(request) | _thinking(request) | _format(request)

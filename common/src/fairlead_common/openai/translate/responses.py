@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, ModelName, check_json
 from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
 INPUT_OF_CUSTOM = "input"
@@ -78,16 +79,16 @@ class Kept(msgspec.Struct):
     is_stored: bool = True
 
 
-def decoded_response(body: bytes, kept: Kept | None = None) -> ResponsesRequest:
+def decoded_response(body: bytes, unknown: UnknownFields, kept: Kept | None = None) -> ResponsesRequest:
     """`kept`: None = responses are not stored. Raises PromptError and OverBudget."""
     check_json(body)
     try:
-        request = msgspec.json.decode(body, type=ResponsesRequest)
+        request = unknown.decode(body, ResponsesRequest)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
-        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
-        field = unknown[1][:200] if unknown else path.rstrip("`").lstrip(".")[:200]
-        problem = "is not supported; leave it out" if unknown else problem[:1].lower() + problem[1:]
+        named = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
+        field = named[1][:200] if named else path.rstrip("`").lstrip(".")[:200]
+        problem = "is not supported; leave it out" if named else problem[:1].lower() + problem[1:]
         raise PromptError(field, f"{field or 'the request body'}: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PromptError("", f"the request body is not valid JSON: {error}") from None

@@ -25,6 +25,7 @@ from fairlead_common.openai.translate.responses import (
     decoded_response,
     place_in_request,
 )
+from fairlead_common.openai.unknown_fields import UnknownFields
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → why a response is incomplete."""
@@ -57,8 +58,8 @@ class Responses:
         """The response, once it has ended; None before, and where it was refused."""
         return self._stream.ended if self._whole is None and self._stream else self._whole
 
-    def request(self, body: bytes) -> tuple[str, bytes]:
-        self._request = decoded_response(body, self._kept)
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
+        self._request = decoded_response(body, unknown, self._kept)
         fields, self._places = chat_fields_of(self._request, self._kept)
         if self._request.stream:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}

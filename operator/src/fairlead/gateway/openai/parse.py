@@ -25,6 +25,7 @@ from fairlead_common.openai.budget import (
 )
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import Translation
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.adapters import with_adapter
 from fairlead_common.wire.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
 
@@ -100,13 +101,13 @@ def check_cost(body: bytes) -> None:
         raise bad_request(f"{message[:1].upper()}{message[1:]}.", code="request_too_complex") from error
 
 
-def translated(path: str, body: bytes, translation: Translation | None) -> tuple[str, bytes]:
-    """Path and body of the engine's API. `translation`: None = no other dialect. Raises OpenAIError (400). For bodies
-    that have passed `check_cost`."""
+def translated(path: str, body: bytes, translation: Translation | None, unknown: UnknownFields) -> tuple[str, bytes]:
+    """Path and body of the engine's API. `translation`: None = no other dialect. `unknown`: decodes the body. Raises
+    OpenAIError (400). For bodies that have passed `check_cost`."""
     if translation is None:
         return path, body
     try:
-        return translation.request(body)
+        return translation.request(body, unknown)
     except PromptError as error:
         raise bad_request(error.message, param=error.field or None) from error
 
