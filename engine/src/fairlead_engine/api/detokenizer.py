@@ -4,6 +4,7 @@ Joins token text, stop strings and log-probabilities of one sequence. `Generatio
 pass the deltas on. Stop strings are matched here, above the core, which knows only ids.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -82,6 +83,8 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """The stop string or stop token id of the request that ended the text; None = the model's own end of sequence."""
     reasoning: str = ""
     calls: list[CallDelta] = []
+    num_reasoning_tokens: int = 0
+    """Tokens of `reasoning`."""
     injected: Injected | None = None
     """Injection into the answer behind this delta."""
 
@@ -113,9 +116,10 @@ class Detokenizer:
         skip_special_tokens: bool = True,
         shown: frozenset[int] = frozenset(),
         follows_prompt: bool = False,
+        notes_begins: bool = False,
     ) -> None:
         """`shown`: special tokens that are part of the text. `follows_prompt`: whether the client also gets the prompt,
-        including an incomplete last character."""
+        including an incomplete last character. `notes_begins`: for `take_begun`."""
         self._sampling = sampling
         self._stream = vocabulary.stream(
             after=prompt_token_ids,
@@ -124,13 +128,17 @@ class Detokenizer:
             tells_begun=follows_prompt,
         )
         self._stops = StopStrings(sampling.stop, include_stop=sampling.include_stop)
+        self._push = self._noted if notes_begins else self._stream.push
+        self._begins: list[int] = []
+        """Of each token not taken yet, the characters before its text."""
+        self._num_characters = 0
         self.num_tokens = 0
         """Output tokens so far, without tokens after a stop string's match."""
 
     def push(self, output: SequenceOutput) -> TextDelta:
         if output.finish_reason is None and not self._sampling.stop:
             self.num_tokens += len(output.new_token_ids)
-            text = "".join(map(self._stream.push, output.new_token_ids))
+            text = "".join(map(self._push, output.new_token_ids))
             return TextDelta(text, output.new_token_ids, output.logprobs or [], output.prompt_logprobs or [])
         text = ""
         taken = 0
@@ -139,7 +147,7 @@ class Detokenizer:
             taken += 1
             self.num_tokens += 1
             is_hidden = hides_last and taken == len(output.new_token_ids)
-            piece = "" if is_hidden else self._stream.push(token_id)
+            piece = "" if is_hidden else self._push(token_id)
             # Text of the first `min_tokens` tokens cannot end the output, so nothing of it needs to wait either.
             text += piece if self.num_tokens <= self._sampling.min_tokens else self._stops.push(piece)
             if self._stops.matched is not None:
@@ -151,6 +159,18 @@ class Detokenizer:
             return self._delta(output, text, taken, FinishReason.STOP, self._stops.matched)
         stop_id = output.stop_token_id if output.stop_token_id in self._sampling.stop_token_ids else None
         return self._delta(output, text + self._stops.finish(), taken, output.finish_reason, stop_id)
+
+    def take_begun(self, place: int) -> int:
+        """Number of tokens whose text begins before this character of the answer, each counted once."""
+        number = bisect_left(self._begins, place)
+        del self._begins[:number]
+        return number
+
+    def _noted(self, token_id: int) -> str:
+        text = self._stream.push(token_id)
+        self._begins.append(self._num_characters)
+        self._num_characters += len(text)
+        return text
 
     def _delta(
         self,

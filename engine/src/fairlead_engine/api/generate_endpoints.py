@@ -158,7 +158,14 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         def turn(before: list[int]) -> AnswerReader:
             skips = request.skip_special_tokens is not False
             return AnswerReader(
-                Detokenizer(model.vocabulary, sampling, before, skip_special_tokens=skips, shown=model.marker_ids),
+                Detokenizer(
+                    model.vocabulary,
+                    sampling,
+                    before,
+                    skip_special_tokens=skips,
+                    shown=model.marker_ids,
+                    notes_begins=formats.thought is not None,
+                ),
                 formats,
                 {} if use is None else use.parameters,
                 has_begun_reasoning=reasoning_has_begun(before, formats, model.vocabulary),

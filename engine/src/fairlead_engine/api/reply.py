@@ -54,6 +54,7 @@ class Reply(ABC, Generic[Request]):
         self._head = {"id": reply_id, "created": int(time.time()), "model": request.model}
         self._has_begun: set[int] = set()
         self._num_sent = 0
+        self._num_reasoning_tokens = 0
         self._frames: dict[int, tuple[bytes, bytes]] = {}
         """By choice: bytes before and behind the text in a chunk with text alone."""
         self._varies_in_text_alone = not (request.return_token_ids or request.continuous_usage)
@@ -69,6 +70,7 @@ class Reply(ABC, Generic[Request]):
         async for piece in self._pieces():
             for event in piece:
                 texts[event.index].add(event.delta, self.logprobs(event.index, event.delta))
+                self._num_reasoning_tokens += event.delta.num_reasoning_tokens
                 if num_top is not None:
                     told = prompt_logprobs(event.delta.prompt_logprobs, num_top, self._naming)
                     texts[event.index].add_prompt_logprobs(told)
@@ -118,6 +120,7 @@ class Reply(ABC, Generic[Request]):
                 for each in self.first_choices(index):
                     chunks.append(self._chunk([each], self._num_sent, **self.prompt_fields()))
             self._num_sent += len(delta.token_ids)
+            self._num_reasoning_tokens += delta.num_reasoning_tokens
             if delta.text and self._varies_in_text_alone and not _has_more_than_text(delta):
                 if index not in self._frames:
                     chunk = self._chunk([self.chunk_choice(index, TextDelta(_TEXT, []))], 0)
@@ -273,6 +276,10 @@ class ChatReply(Reply[ChatRequest]):
         if not self._request.return_token_ids:
             return {}
         return {"prompt_token_ids": self._generation.choices[0].request.prompt_token_ids}
+
+    def usage(self, num_output_tokens: int) -> dict[str, Any]:
+        details = {"reasoning_tokens": self._num_reasoning_tokens}
+        return {**super().usage(num_output_tokens), "completion_tokens_details": details}
 
     def scores(self, texts: Sequence[Collected]) -> dict[str, Any]:
         return {} if self._request.prompt_logprobs is None else {"prompt_logprobs": texts[0].prompt_logprobs}

@@ -63,12 +63,15 @@ class AnswerSource:
         self.is_cut = False
         """Whether `is_over` is due to a length limit or stop string, not to the model."""
         self._text = ""
+        self._num_before = 0
+        """Characters that were read and are no longer in `_text`."""
         self._at = 0
         self._marked: int | None = None
 
     def add(self, text: str) -> None:
         start = self._at if self._marked is None else self._marked
         self._text = self._text[start:] + text
+        self._num_before += start
         self._at -= start
         if self._marked is not None:
             self._marked = 0
@@ -76,6 +79,11 @@ class AnswerSource:
     @property
     def rest(self) -> str:
         return self._text[self._at :]
+
+    @property
+    def num_read(self) -> int:
+        """Characters of the answer that were read."""
+        return self._num_before + self._at
 
     @property
     def is_spent(self) -> bool:
@@ -89,6 +97,7 @@ class AnswerSource:
     def put_back(self, text: str) -> None:
         """Puts text back to be read before the rest."""
         assert self._marked is None
+        self._num_before = self.num_read - len(text)
         self._text, self._at = text + self.rest, 0
 
     def unread(self, number: int) -> None:

@@ -63,13 +63,15 @@ class AnswerReader:
         self._source.is_cut = self._source.is_over and (
             delta.finish_reason is not FinishReason.STOP or delta.stop_reason is not None
         )
-        text, reasoning, calls = "", "", list[CallDelta]()
+        text, reasoning, calls, num_reasoning = "", "", list[CallDelta](), 0
         for part in iter(partial(next, self._reading, None), None):  # parts readable so far
             match part:
                 case Content():
                     text += self._shown(part.text)
+                    self._detokenizer.take_begun(self._source.num_read)
                 case Reasoning():
                     reasoning += part.text
+                    num_reasoning += self._num_tokens_of(part.text)
                 case CallBegun() | CallArguments():
                     self._held = ""
                     self._add(calls, part)
@@ -86,8 +88,16 @@ class AnswerReader:
             finish_reason = FinishReason.TOOL_CALLS
         return TextDelta(
             text, delta.token_ids, delta.logprobs, delta.prompt_logprobs, finish_reason, delta.stop_reason, reasoning,
-            calls,
+            calls, num_reasoning,
         )  # fmt: skip
+
+    def _num_tokens_of(self, text: str) -> int:
+        """Tokens that begin in `text`, which was read last."""
+        if not text:
+            return 0
+        place = self._source.num_read
+        self._detokenizer.take_begun(place - len(text))
+        return self._detokenizer.take_begun(place)
 
     @property
     def _is_told(self) -> bool:
