@@ -342,6 +342,10 @@ class Pieces:
             return TextDelta(text, [1])
         return TextDelta(text, [1], finish_reason=output.finish_reason, stop_reason=self._stop_reason)
 
+    def take_begun(self, place: int) -> int:
+        """Tokens are not counted."""
+        return 0
+
 
 def read_pieces(
     formats: AnswerFormats,
