@@ -12,6 +12,7 @@ from typing import Any
 from fairlead import __version__
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
 from fairlead.gateway.stored.requests import MAX_ITEMS
+from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.messages import (
     HEADER_CACHED_TOKENS,
@@ -76,6 +77,11 @@ MODEL: Document = {
         "root": {"type": "string", "description": "What it is another name for."},
         "parent": {"type": "string", "description": "Of an adapter: the model that it belongs to."},
         "max_model_len": {"type": "integer", "description": "Tokens of prompt and answer; absent while none is ready."},
+        "capabilities": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "`completion`, `embedding`, `tools`, `thinking`, `vision`; absent where no engine has told.",
+        },
     },
     "additionalProperties": False,
 }
@@ -106,6 +112,9 @@ def document() -> Document:
     paths = {
         path: {"post": _inference(engine["paths"][path]["post"])} for path in sorted({*INFERENCE_PATHS, INJECT_PATH})
     }
+    for path, question in MODEL_QUESTIONS.items():
+        method = question.METHOD.lower()
+        paths[path] = {method: _question(engine["paths"][path][method])}
     paths[MODELS_PATH] = {"get": _read("list_models", "The models that can be asked for", "Models")}
     one = _read("get_model", "One of them, by any of its names", "Model")
     name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
@@ -190,6 +199,15 @@ def _inference(engine: Document) -> Document:
     kept = {key: engine[key] for key in ("summary", "operationId", "requestBody")}
     [refusal] = _names(engine["responses"]["default"])
     return kept | _common("inference", {"200": done, **_refusals(ERRORS, refusal)})
+
+
+def _question(engine: Document) -> Document:
+    """What engines say of a question about models, which the gateway answers itself."""
+    done = engine["responses"]["200"] | {"headers": _headers(HEADER_REQUEST_ID)}
+    kept = {key: engine[key] for key in ("summary", "operationId", "requestBody") if key in engine}
+    [refusal] = _names(engine["responses"]["default"])
+    statuses = tuple(ERRORS) if "requestBody" in engine else OF_LISTS
+    return kept | _common("models", {"200": done, **_refusals(statuses, refusal)})
 
 
 def _read(operation: str, summary: str, schema: str | None) -> Document:

@@ -15,6 +15,7 @@ from fairlead.gateway.openai.routes import (
     PATH_DOCUMENT,
     PROBES,
 )
+from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.settings import docstrings
 from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
@@ -31,6 +32,7 @@ def http_endpoints() -> str:
     operations += [["`GET`", f"`{PATH_DOCUMENT}`", "All of this as OpenAPI."]]
     summaries = {path: _summary(engine[path]["post"], path) for path in sorted({*INFERENCE_PATHS, INJECT_PATH})}
     gateway = [["`POST`", f"`{path}`", f"{text} Forwarded to an engine."] for path, text in summaries.items()]
+    gateway += [[f"`{each.METHOD}`", f"`{path}`", f"{each.SUMMARY}."] for path, each in MODEL_QUESTIONS.items()]
     gateway += [["`GET`", f"`{MODELS_PATH}`", "The models that are served."],
                 ["`GET`", f"`{MODELS_PATH}/{{name}}`", "The model of this name."],
                 ["", "`/{namespace}/{name}` before any of these",

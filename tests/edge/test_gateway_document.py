@@ -25,6 +25,7 @@ from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import QueueOutcome
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, PROBES
 from fairlead.routing.replica import Replica
+from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_testing.gateways import make_pool, running_gateway
 
 NEEDED = ("model", "messages", "prompt", "input", "tokens", "query", "documents", "text_1", "text_2")
@@ -57,7 +58,8 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
     assert document["openapi"].startswith("3.1")
     forwarded = {*INFERENCE_PATHS, INJECT_PATH}
     stored = {f"/v1/responses/{{id}}{action}" for action in ("", "/cancel", "/input_items")}
-    assert set(document["paths"]) == {*forwarded, *stored, *PROBES, "/v1/models", "/v1/models/{id}", "/openapi.json"}
+    answered = {*PROBES, *MODEL_QUESTIONS, "/v1/models", "/v1/models/{id}", "/openapi.json"}
+    assert set(document["paths"]) == forwarded | stored | answered
     for reference in references(document):
         _, *places = reference.split("/")
         found = document

@@ -9,6 +9,13 @@ import pytest
 
 from fairlead_common.openai.translate.messages import CountTokensRequest
 from fairlead_common.openai.translate.messages_answers import MessagesRequest
+from fairlead_common.openai.translate.ollama import (
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+)
 from fairlead_common.openai.translate.responses import ResponsesRequest
 from fairlead_engine.api.model_endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fairlead_engine.api.schemas import (
@@ -31,6 +38,11 @@ REQUESTS = {
     "/v1/classify": ClassifyRequest,
     "/tokenize": TokenizeRequest,
     "/v1/messages": MessagesRequest,
+    "/api/chat": OllamaChatRequest,
+    "/api/generate": OllamaGenerateRequest,
+    "/api/embed": OllamaEmbedRequest,
+    "/api/embeddings": OllamaEmbeddingsRequest,
+    "/api/show": OllamaShowRequest,
     "/v1/responses": ResponsesRequest,
     "/v1/messages/count_tokens": CountTokensRequest,
     "/detokenize": DetokenizeRequest,
@@ -42,6 +54,7 @@ PATHS = {("post", path) for path in REQUESTS} | {
     ("post", "/fairlead/v1/drain"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{id}"),
+    *(("get", f"/api/{name}") for name in ("tags", "ps", "version")),
     ("get", "/health"),
     ("get", "/ready"),
     ("get", "/metrics"),
@@ -138,3 +151,6 @@ async def test_what_streams_says_so(document: dict[str, Any]) -> None:
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
     assert streams == {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
+    for path in ("/api/chat", "/api/generate"):
+        content = operations(document)["post", path]["responses"]["200"]["content"]
+        assert set(content) == {"application/json", "application/x-ndjson"}

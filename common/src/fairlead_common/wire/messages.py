@@ -90,6 +90,9 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     """Text of the token for an image in a rendered chat, once per image; None = the model sees no images."""
     instructs_tools: bool = False
     """Whether tools are told in a message of the chat, because the chat template has no place for tools."""
+    capabilities: Annotated[list[ShortText], msgspec.Meta(max_length=16)] = []
+    """What the model can do, in Ollama's words: `completion`, `embedding`, `tools`, `thinking`, `vision`; empty = not
+    told."""
 
 
 class ModelInfo(ModelBrief, kw_only=True, frozen=True):

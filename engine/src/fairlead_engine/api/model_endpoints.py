@@ -27,6 +27,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "fairlead"
     max_model_len: int
     """Longest prompt plus output, in tokens."""
+    capabilities: list[str]
+    """As `ModelBrief` has them."""
     parent: str | None = None
     """Name of an adapter's model; None = no adapter."""
 
@@ -55,13 +57,11 @@ class TextReply(msgspec.Struct, frozen=True):
 
 
 class ModelEndpoints(Endpoint):
-    """`/v1/models`, `/fairlead/v1/model`, `/tokenize`, `/v1/messages/count_tokens` and `/detokenize`."""
+    """`/v1/models`, `/fairlead/v1/model`, `/tokenize` and `/detokenize`."""
 
     async def list_models(self) -> Response:
         """The one model this engine serves, by itself and with each of its adapters."""
-        model = self._service.model()
-        names = [model.name, *(with_adapter(model.name, adapter) for adapter in model.adapters)]
-        return StructResponse(ModelList(data=[_card(model, name) for name in names]))
+        return StructResponse(_list(self._service.model()))
 
     async def get_model(self, id: str) -> Response:
         """The model of this name."""
@@ -78,12 +78,15 @@ class ModelEndpoints(Endpoint):
         body = await exchange.body()
         await exchange.while_connected(self._tokenize(exchange, body))
 
-    async def count_tokens(self, exchange: Exchange) -> None:
-        """`POST /v1/messages/count_tokens`, in Anthropic's shape: `/tokenize`, translated."""
-        body = await exchange.body()
-        await self._service.pacer.pace(len(body))
-        translated = exchange.translated(body, self._service.unknown_fields)
-        await exchange.while_connected(self._tokenize(exchange, translated))
+    async def question(self, exchange: Exchange) -> None:
+        """What another dialect asks about models: `/v1/models`, translated."""
+        path = exchange.translate(await exchange.body(), self._service.unknown_fields)
+        name = path.removeprefix("/v1/models").removeprefix("/")
+        model = self._service.model()
+        if name:
+            model.adapter(name)  # 404 here
+        reply = _card(model, name) if name else _list(model)
+        await exchange.send_json(msgspec.json.encode(reply))
 
     async def _tokenize(self, exchange: Exchange, body: bytes) -> None:
         model = self._service.model()
@@ -114,9 +117,19 @@ class ModelEndpoints(Endpoint):
         await exchange.send_json(msgspec.json.encode(TextReply(text)))
 
 
+def _list(model: ServedModel) -> ModelList:
+    names = [model.name, *(with_adapter(model.name, adapter) for adapter in model.adapters)]
+    return ModelList(data=[_card(model, name) for name in names])
+
+
 def _card(model: ServedModel, name: str) -> ModelCard:
-    parent = None if name == model.name else model.name
-    return ModelCard(id=name, created=model.created, max_model_len=model.info.max_model_len, parent=parent)
+    return ModelCard(
+        id=name,
+        created=model.created,
+        max_model_len=model.info.max_model_len,
+        capabilities=model.capabilities,
+        parent=None if name == model.name else model.name,
+    )
 
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="What stands behind the colon")]

@@ -68,8 +68,7 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
             model = self._service.model()
             with admission.stoppable():
                 await self._service.pacer.pace(len(body))
-                unknown = self._service.unknown_fields
-                request = decode(exchange.translated(body, unknown), self.schema, unknown)
+                request = decode(body, self.schema, self._service.unknown_fields)
                 num_bytes, body = len(body), b""  # an answer may take long, and a body be large
                 model.adapter(request.model)  # 404 here
                 model.check_kind(self.kind)

@@ -98,6 +98,18 @@ class ServedModel:
         self._protocol_json: tuple[list[str], bytes] | None = None
 
     @property
+    def capabilities(self) -> list[str]:
+        """As `ModelBrief` has them."""
+        if Kind.GENERATE not in self.info.task.kinds:
+            return ["embedding"] if Kind.EMBED in self.info.task.kinds else []
+        more = {
+            "tools": self.formats.tools is not None,
+            "thinking": self.formats.thought is not None,
+            "vision": self.info.task.images is not None,
+        }
+        return ["completion", *(name for name, is_there in more.items() if is_there)]
+
+    @property
     def adapters(self) -> list[str]:
         """Names of the adapters available now."""
         return list(self._adapters())
@@ -250,6 +262,7 @@ class ServedModel:
             joins_pairs=tokenizer.joins_pairs,
             image_token=tokenizer.image_token,
             instructs_tools=tokenizer.instructs_tools,
+            capabilities=self.capabilities,
         )
 
 

@@ -26,6 +26,7 @@ from fairlead_common.http.server import STREAM_WRITER, StreamWriter
 from fairlead_common.openai.budget import OverBudget
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import translation_of
+from fairlead_common.openai.translate.chat_answers import EVENT_STREAM
 from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.messages import HEADER_REQUEST_ID
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
@@ -37,7 +38,7 @@ request_log = logging.getLogger("fairlead_engine.request")
 Result = TypeVar("Result")
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+_STREAM_HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache"}
 _CLIENT_CLOSED_REQUEST = 499
 """Status in the log if the client left before a status was sent."""
 
@@ -77,12 +78,17 @@ class Exchange:
         """Writes parts of a begun answer past ASGI; None = the server cannot, or events are translated."""
         if self.translation is not None:
             self.writer = None
+        self._translated: bytes | None = None
+        """The body in the OpenAI form, translated and not asked for yet."""
         self._is_complete = False
 
     async def body(self) -> bytes:
         """The request body, which counts among all bodies until `held` is released. Raises `StatusError` for a body
         that is compressed, slow, or too large (as early as the headers show it), `QueueFull` if all bodies together are
         too large, and `ClientDisconnected`."""
+        if self._translated is not None:
+            body, self._translated = self._translated, None
+            return body
         encoding = self.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             problem = f"the request body has content-encoding {encoding!r}; send it as plain JSON"
@@ -108,17 +114,17 @@ class Exchange:
                     message = "this engine is receiving more request bodies at once than it has memory for"
                     raise QueueFull(message) from error
 
-    def translated(self, body: bytes, unknown: UnknownFields) -> bytes:
-        """The request body in the OpenAI form, decoded by `unknown`. Raises `RequestError`, naming the
-        client's own field."""
-        if self.translation is None:
-            return body
+    def translate(self, body: bytes, unknown: UnknownFields) -> str:
+        """The path of the request in the OpenAI form; the next `body()` is its body in this form. `unknown`: decodes
+        `body`. Raises `RequestError`, naming the client's own field."""
+        assert self.translation is not None
         try:
-            return self.translation.request(body, unknown)[1]
+            path, self._translated = self.translation.request(body, unknown)
         except PromptError as error:
             raise RequestError(error.field or None, error.message, error.code) from error
         except OverBudget as error:
             raise RequestError(None, str(error), "request_too_complex") from error
+        return path
 
     async def send_json(self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Answers with encoded JSON, translated for this client."""
@@ -137,7 +143,10 @@ class Exchange:
     async def send_events(self, events: AsyncIterable[Events], *, headers: Mapping[str, str] | None = None) -> None:
         """Answers with server-sent events as they come. An error in the middle becomes a last event with OpenAI's error
         object, without `[DONE]`."""
-        await self._start(200, {**_STREAM_HEADERS, **self._own_headers(), **(headers or {})})
+        own = self._own_headers()
+        if self.translation is not None:
+            own["content-type"] = self.translation.stream_type
+        await self._start(200, {**_STREAM_HEADERS, **own, **(headers or {})})
         try:
             async for chunk in events:
                 body = self._told(chunk.body)

@@ -15,6 +15,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from fairlead_common.openai.translate import TRANSLATED_PATHS, ollama, ollama_answers
 from fairlead_common.openai.translate.messages import (
     COUNT_TOKENS_PATH,
     CountTokensRequest,
@@ -22,10 +23,13 @@ from fairlead_common.openai.translate.messages import (
     InputTokens,
 )
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, MessagesRequest
+from fairlead_common.openai.translate.ollama_answers import NDJSON, OllamaError
+from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH, ResponsesRequest
 from fairlead_common.wire import messages
 from fairlead_engine.api import generate_endpoints, model_endpoints, prompt_endpoints, schemas
 from fairlead_engine.api.service import Service
+from fairlead_engine.api.translated_endpoint import TranslatedEndpoint
 from fairlead_engine.host.exchange import Answering, Handler, RawEndpoint, refuse
 from fairlead_engine.host.refusals import ErrorReply
 from fairlead_engine.server import control_endpoints
@@ -33,7 +37,7 @@ from fairlead_engine.version import __version__
 
 Schema = type[msgspec.Struct]
 _REFERENCE = "#/components/schemas/{name}"
-_JSON = "application/json"
+_JSON, _EVENTS = "application/json", "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +59,15 @@ class RawOperation:
     reply_type: str = _JSON
     """Content type of the reply; `NDJSON` = a `reply` on each line."""
     refusal: Schema = ErrorReply
-    streams: bool = False
-    """Whether `stream: true` answers with server-sent events instead."""
+    streams: str | None = None
+    """Content type of the answer to `stream: true`; None = no streams."""
     tag: str = "inference"
 
     def description(self) -> dict[str, Any]:
         """The operation as OpenAPI's operation object."""
         content = _json(self.reply, self.reply_type) if self.reply else {_JSON: {"schema": {"type": "object"}}}
         if self.streams:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content[self.streams] = {"schema": {"type": "string"}}
         described: dict[str, Any] = {
             "tags": [self.tag],
             "summary": self.summary,
@@ -94,12 +98,12 @@ def _json(schema: Schema, content_type: str = _JSON) -> dict[str, Any]:
 
 
 def _refused(schema: Schema) -> dict[str, Any]:
-    return {"description": "Refused or failed, in OpenAI's error shape", "content": _json(schema)}
+    return {"description": "Refused or failed", "content": _json(schema)}
 
 
 _RAW = (
-    RawOperation("/v1/chat/completions", "chat", "Answer a chat", schemas.ChatRequest, streams=True),
-    RawOperation("/v1/completions", "complete", "Continue prompts", schemas.CompletionRequest, streams=True),
+    RawOperation("/v1/chat/completions", "chat", "Answer a chat", schemas.ChatRequest, streams=_EVENTS),
+    RawOperation("/v1/completions", "complete", "Continue prompts", schemas.CompletionRequest, streams=_EVENTS),
     RawOperation(
         generate_endpoints.PATH_INJECT,
         "inject",
@@ -121,9 +125,51 @@ _RAW = (
         "Answer a conversation in Anthropic's form",
         MessagesRequest,
         refusal=DialectErrorReply,
-        streams=True,
+        streams=_EVENTS,
     ),
-    RawOperation(RESPONSES_PATH, "respond", "Answer a conversation in items", ResponsesRequest, streams=True),
+    RawOperation(RESPONSES_PATH, "respond", "Answer a conversation in items", ResponsesRequest, streams=_EVENTS),
+    RawOperation(
+        ollama_answers.CHAT_PATH,
+        "ollama_chat",
+        "Answer a chat in Ollama's form",
+        ollama.OllamaChatRequest,
+        refusal=OllamaError,
+        streams=NDJSON,
+    ),
+    RawOperation(
+        ollama_answers.GENERATE_PATH,
+        "ollama_generate",
+        "Answer or continue a prompt in Ollama's form",
+        ollama.OllamaGenerateRequest,
+        refusal=OllamaError,
+        streams=NDJSON,
+    ),
+    RawOperation(
+        ollama_answers.EMBED_PATH,
+        "ollama_embed",
+        "Vectors of texts in Ollama's form",
+        ollama.OllamaEmbedRequest,
+        refusal=OllamaError,
+    ),
+    RawOperation(
+        ollama_answers.OLDER_EMBED_PATH,
+        "ollama_embeddings",
+        "The vector of a text in Ollama's older form",
+        ollama.OllamaEmbeddingsRequest,
+        refusal=OllamaError,
+    ),
+    *(
+        RawOperation(
+            path,
+            question.NAME,
+            question.SUMMARY,
+            question.REQUEST,
+            method=question.METHOD,
+            refusal=OllamaError,
+            tag="control",
+        )
+        for path, question in MODEL_QUESTIONS.items()
+    ),
     RawOperation(
         COUNT_TOKENS_PATH,
         "count_tokens",
@@ -169,11 +215,8 @@ def build_app(service: Service) -> FastAPI:
     app = EngineApplication(service)
     model, adapters = model_endpoints.ModelEndpoints(service), model_endpoints.AdapterEndpoints(service)
     kv, probe = control_endpoints.KVEndpoints(service.stream, service.model), control_endpoints.ProbeEndpoints(service)
-    chat = generate_endpoints.ChatEndpoint(service)
     handlers: dict[str, Handler] = {
-        "chat": chat,
-        "message": chat,
-        "respond": chat,
+        "chat": generate_endpoints.ChatEndpoint(service),
         "complete": generate_endpoints.CompletionEndpoint(service),
         "inject": generate_endpoints.InjectionEndpoint(service),
         "embed": prompt_endpoints.EmbeddingEndpoint(service),
@@ -181,12 +224,14 @@ def build_app(service: Service) -> FastAPI:
         "score": prompt_endpoints.ScoreEndpoint(service),
         "classify": prompt_endpoints.ClassifyEndpoint(service),
         "tokenize": model.tokenize,
-        "count_tokens": model.count_tokens,
         "detokenize": model.detokenize,
         "load_adapter": adapters.load,
         "unload_adapter": adapters.unload,
         "kv_events": kv.kv_events,
     }
+    translated = TranslatedEndpoint(service, {each.path: handlers[each.name] for each in _RAW if each.name in handlers})
+    handlers |= {each.name: translated for each in _RAW if each.path in TRANSLATED_PATHS}
+    handlers |= {each.name: model.question for each in _RAW if each.path in MODEL_QUESTIONS}
     for operation in _RAW:
         app.add_raw(operation, handlers[operation.name])
     app.add_control("GET", "/v1/models", model.list_models, model_endpoints.ModelList)

@@ -83,6 +83,7 @@ class ModelInfoClient:
             served_name=brief.served_name,
             digest=brief.digest,
             adapters=frozenset(brief.adapters),
+            capabilities=tuple(brief.capabilities),
         )
 
     async def _ask(self, replica: Replica) -> ModelBrief:

@@ -9,7 +9,8 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, MutableMapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from fairlead_common.http.bodies import BodyReader, HeldBody
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.loop_shares import Scrapes
 from fairlead_common.openai.translate import translation_of
+from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.messages import HEADER_REQUEST_ID
@@ -116,6 +118,9 @@ class GatewayApp:
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
+        elif (question := MODEL_QUESTIONS.get(target.path)) is not None:
+            _require(method, path, *(("GET", "HEAD") if question.METHOD == "GET" else (question.METHOD,)))
+            await self._question(target, headers, client)
         elif path == PATH_DOCUMENT:
             _require(method, path, "GET", "HEAD")
             await client.reply(200, await document())
@@ -221,6 +226,15 @@ class GatewayApp:
             self.metrics.injected(status)
             fields = {"request_id": client.request_id, "client": client.name, "path": target.path, "status": status}
             logger.info("injection", extra={**fields, "duration_seconds": round(time.monotonic() - began, 6)})
+
+    async def _question(self, target: routes.Target, headers: Headers, client: Client) -> None:
+        """A question about models in another dialect."""
+        with suppress(ClientGone):
+            with self._bodies.held() as held:
+                body = await client.read(self._bodies, headers, held)
+                check_cost(body)
+                asked, _ = translated(target.path, body, client.translation, self._unknown)
+            await self._models(replace(target, path=asked), client)
 
     async def _models(self, target: routes.Target, client: Client) -> None:
         if not self.pools.fleet.synced:

@@ -105,8 +105,7 @@ class GatewaySettings:
             raise SettingError("port", "and --control-port must differ: metrics are not for clients")
 
 
-_TEXTS = {
-    "host", "control_host", "unknown_fields"}
+_TEXTS = {"host", "control_host", "unknown_fields"}
 _NOT_POSITIVE = _TEXTS | {"port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
     "response_store",
 }  # fmt: skip

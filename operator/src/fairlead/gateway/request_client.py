@@ -117,6 +117,13 @@ class Client:
             all_headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
 
+    async def start_events(self, status: int, headers: Iterable[Header]) -> None:
+        """The same for a stream, of the type that the client's dialect has."""
+        if self.translation is not None:
+            own = (b"content-type", self.translation.stream_type.encode())
+            headers = [own, *(header for header in headers if header[0] != own[0])]
+        await self.start(status, headers)
+
     async def write(self, data: bytes) -> None:
         """More of the body; waits while the client is behind."""
         if self.before_write is not None:

@@ -48,6 +48,8 @@ class Replica:
     """Names its tokenizer and chat template; prompts are tokenised once per digest. Empty = unknown."""
     adapters: frozenset[str] = frozenset()
     """Adapters served beside the model, by the last load; none until the engine has told."""
+    capabilities: tuple[str, ...] = ()
+    """What its model can do, for lists of models; empty until the engine has told."""
 
 
 @dataclass(frozen=True, slots=True)

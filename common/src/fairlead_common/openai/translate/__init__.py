@@ -1,7 +1,8 @@
 """Other API dialects, translated to the OpenAI form and back. Pure; gateway and engine use the same translations.
 
 Each module is a dialect. A program asks `translation_of` for each request, hands the body to `request`, serves the
-returned path and body, and hands answers and refusals to `answer`, or a stream's events to `events`.
+returned path and body, and hands answers and refusals to `answer`, or a stream's events to `events`. Questions about
+models have a path below `/v1/models` as theirs, and no body.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,6 +10,18 @@ from typing import Protocol
 
 from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, CountTokens
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
+from fairlead_common.openai.translate.ollama_answers import (
+    CHAT_PATH,
+    EMBED_PATH,
+    GENERATE_PATH,
+    OLDER_EMBED_PATH,
+    OllamaChat,
+    OllamaDialect,
+    OllamaEmbed,
+    OllamaEmbeddings,
+    OllamaGenerate,
+)
+from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.openai.translate.responses_answers import Responses
 from fairlead_common.openai.unknown_fields import UnknownFields
@@ -16,6 +29,9 @@ from fairlead_common.openai.unknown_fields import UnknownFields
 
 class Translation(Protocol):
     """One request of another dialect."""
+
+    stream_type: str
+    """Content type of its streams."""
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         """The path and body of the same request in the OpenAI form. `unknown`: decodes `body`. Raises PromptError with
@@ -36,11 +52,18 @@ _TRANSLATIONS: Mapping[str, Callable[[], Translation]] = {
     COUNT_TOKENS_PATH: CountTokens,
     MESSAGES_PATH: Messages,
     RESPONSES_PATH: Responses,
+    CHAT_PATH: OllamaChat,
+    GENERATE_PATH: OllamaGenerate,
+    EMBED_PATH: OllamaEmbed,
+    OLDER_EMBED_PATH: OllamaEmbeddings,
 }
 TRANSLATED_PATHS = frozenset(_TRANSLATIONS)
-"""Paths of dialects that gateways and engines serve."""
+"""Paths of dialects whose requests are for models, by POST."""
+_REFUSED = dict.fromkeys(("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"), OllamaDialect)
+"""Not served: models come and go by LLMDeployments. Clients understand refusals in their dialect alone."""
+_ALL: Mapping[str, Callable[[], Translation]] = {**_TRANSLATIONS, **MODEL_QUESTIONS, **_REFUSED}
 
 
 def translation_of(path: str) -> Translation | None:
     """A new translation for a request to a path with this ending; None = the OpenAI form itself."""
-    return next((made() for ending, made in _TRANSLATIONS.items() if path.endswith(ending)), None)
+    return next((made() for ending, made in _ALL.items() if path.endswith(ending)), None)

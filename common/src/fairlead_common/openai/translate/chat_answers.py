@@ -7,6 +7,8 @@ import msgspec
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 DONE = b"[DONE]"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+"""Content type of server-sent events."""
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -50,6 +52,8 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
     message: Said = Said()
     delta: Said = Said()
+    text: str = ""
+    """Of a text completion, whole or more of it."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: ChoiceLogprobs | None = None

@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, ModelName, check_json
 from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.translate.chat_answers import EVENT_STREAM
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
@@ -244,6 +245,8 @@ class Chat(NamedTuple):
 
 class MessagesDialect:
     """Refusals of a request, told in Anthropic's terms."""
+
+    stream_type = EVENT_STREAM
 
     def __init__(self) -> None:
         self._places: Sequence[str] = ()

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, ModelName, check_json
+from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, ModelName
 from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.translate.decoding import decoded
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
@@ -81,19 +82,7 @@ class Kept(msgspec.Struct):
 
 def decoded_response(body: bytes, unknown: UnknownFields, kept: Kept | None = None) -> ResponsesRequest:
     """`kept`: None = responses are not stored. Raises PromptError and OverBudget."""
-    check_json(body)
-    try:
-        request = unknown.decode(body, ResponsesRequest)
-    except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$")
-        named = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
-        field = named[1][:200] if named else path.rstrip("`").lstrip(".")[:200]
-        problem = "is not supported; leave it out" if named else problem[:1].lower() + problem[1:]
-        raise PromptError(field, f"{field or 'the request body'}: {problem}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PromptError("", f"the request body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise PromptError("", "the request body is nested too deeply") from None
+    request = decoded(body, ResponsesRequest, unknown)
     for field in ("conversation", "prompt", *(() if kept else ("background", "previous_response_id"))):
         if getattr(request, field):
             raise PromptError(field, f"{field}: {_NOT_KEPT}")

@@ -8,6 +8,7 @@ import msgspec
 
 from fairlead_common.openai.translate.chat_answers import (
     DONE,
+    EVENT_STREAM,
     UNREADABLE,
     ChatCall,
     ChatChoice,
@@ -39,6 +40,8 @@ _NONE = msgspec.Raw(b"[]")
 
 class Responses:
     """A request to `/v1/responses` as a chat."""
+
+    stream_type = EVENT_STREAM
 
     def __init__(self, kept: Kept | None = None) -> None:
         """`kept`: None = the response is not stored."""

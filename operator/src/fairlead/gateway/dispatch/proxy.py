@@ -178,7 +178,7 @@ class Proxy:
                 if passed := client.events(passed):
                     if not client.started:
                         attempt.begun()
-                        await client.start(
+                        await client.start_events(
                             response.status, [*_headers(attempt.decision, response, seen), *_STREAM_HEADERS]
                         )
                     await client.write(passed)

@@ -10,6 +10,7 @@ from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
 from fairlead_common.openai.translate import TRANSLATED_PATHS
+from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.adapters import with_adapter
 
@@ -51,11 +52,12 @@ class Target:
 def find_target(path: str, host: str, directory: Directory) -> Target:
     """`/<namespace>/<name>/v1/…` and `Host: <name>.<namespace>` choose a pool; the path goes before the Host. Raises
     OpenAIError (404) for a canonical path of an LLMDeployment that does not exist."""
-    if path in INFERENCE_PATHS or path.startswith("/v1/"):
+    if path in INFERENCE_PATHS or path in MODEL_QUESTIONS or path.startswith("/v1/"):
         return Target(path, directory.find_host(host))
     parts = path.split("/", 3)
     rest = f"/{parts[-1]}"
-    is_known = rest in INFERENCE_PATHS or rest.startswith((f"{CHAT_PATH}/", f"{RESPONSES_PATH}/"))
+    is_known = rest in INFERENCE_PATHS or rest in MODEL_QUESTIONS
+    is_known = is_known or rest.startswith((f"{CHAT_PATH}/", f"{RESPONSES_PATH}/"))
     if len(parts) == 4 and (is_known or f"{rest}/".startswith(f"{MODELS_PATH}/")):
         pool = directory.find_key(parts[1], parts[2])
         if pool is None:
@@ -112,6 +114,8 @@ def _entry(name: str, pool: Pool) -> dict[str, Any]:
             entry["state"] = "starting"
     if lengths:
         entry["max_model_len"] = min(lengths)
+    if capabilities := next((replica.capabilities for replica in pool.replicas if replica.capabilities), ()):
+        entry["capabilities"] = list(capabilities)
     return entry
 
 

@@ -1,0 +1,33 @@
+"""Bodies of dialects → their schemas, refused with the place of the problem as `messages[0].content`. Pure."""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from fairlead_common.openai.budget import check_json
+from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.unknown_fields import UnknownFields
+
+Asked = TypeVar("Asked", bound=msgspec.Struct)
+_LONGEST_PLACE = 200
+"""Characters of the place of a problem; names from the client may be long."""
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def decoded(body: bytes, schema: type[Asked], unknown: UnknownFields) -> Asked:
+    """Raises PromptError and OverBudget."""
+    check_json(body)
+    try:
+        return unknown.decode(body, schema)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        place = path.rstrip("`").lstrip(".")
+        if named := _UNKNOWN.fullmatch(problem):
+            place, problem = f"{place}.{named[1]}".lstrip("."), "is not supported; leave it out"
+        place, problem = place[:_LONGEST_PLACE], problem[:1].lower() + problem[1:]
+        raise PromptError(place, f"{place or 'the request body'}: {problem}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PromptError("", f"the request body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise PromptError("", "the request body is nested too deeply") from None

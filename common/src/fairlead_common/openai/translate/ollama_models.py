@@ -1,0 +1,144 @@
+"""Lists of models → what Ollama's `/api/tags`, `/api/ps`, `/api/show` and `/api/version` tell. Pure.
+
+Models are no files here: sizes are told as 0, digests are made of names, and formats and families are left empty.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.translate.decoding import decoded
+from fairlead_common.openai.translate.ollama import OllamaShowRequest
+from fairlead_common.openai.translate.ollama_answers import OllamaTranslation, timestamp
+from fairlead_common.openai.unknown_fields import UnknownFields
+
+_MODELS_PATH = "/v1/models"
+API_VERSION = "0.13.0"
+"""Of Ollama, whose API this is; clients ask for a version that has what they need."""
+_ARCHITECTURE = "fairlead"
+"""Begins the names of facts about a model; real ones are not told."""
+_NEVER = "9999-12-31T23:59:59Z"
+
+
+class _Model(msgspec.Struct, frozen=True):
+    """As `/v1/models` lists it."""
+
+    id: str
+    created: float = 0.0
+    state: str = "ready"
+    parent: str | None = None
+    max_model_len: int | None = None
+    capabilities: tuple[str, ...] = ("completion",)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        details = {"parent_model": self.parent or "", "format": "", "family": "", "families": []}
+        return {
+            "name": self.id,
+            "model": self.id,
+            "size": 0,
+            "digest": hashlib.sha256(self.id.encode()).hexdigest(),
+            "details": details | {"parameter_size": "", "quantization_level": ""},
+        }
+
+    @property
+    def modified_at(self) -> str:
+        return timestamp(self.created)
+
+
+class _Models(msgspec.Struct, frozen=True):
+    data: list[_Model]
+
+
+class ModelQuestion(OllamaTranslation):
+    """A question about models, which are those of `/v1/models`."""
+
+    NAME: ClassVar[str]
+    """For programs, as the next."""
+    SUMMARY: ClassVar[str]
+    METHOD: ClassVar[str] = "GET"
+    """Of Ollama's path."""
+    REQUEST: ClassVar[type[msgspec.Struct] | None] = None
+    """None = no body."""
+
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
+        return _MODELS_PATH, b""
+
+
+class Tags(ModelQuestion):
+    """`GET /api/tags`: the models that can be asked for."""
+
+    NAME = "ollama_tags"
+    SUMMARY = "The models that can be asked for, in Ollama's form"
+
+    def _whole(self, body: bytes) -> Mapping[str, Any]:
+        models = msgspec.json.decode(body, type=_Models).data
+        return {"models": [each.named | {"modified_at": each.modified_at} for each in models]}
+
+
+class Running(ModelQuestion):
+    """`GET /api/ps`: the models that are ready."""
+
+    NAME = "ollama_ps"
+    SUMMARY = "The models that are ready, in Ollama's form"
+
+    def _whole(self, body: bytes) -> Mapping[str, Any]:
+        models = [each for each in msgspec.json.decode(body, type=_Models).data if each.state == "ready"]
+        return {
+            "models": [
+                each.named | {"expires_at": _NEVER, "size_vram": 0, "context_length": each.max_model_len or 0}
+                for each in models
+            ]
+        }
+
+
+class Show(ModelQuestion):
+    """`POST /api/show`: one model."""
+
+    NAME = "ollama_show"
+    SUMMARY = "One model in Ollama's form"
+    METHOD = "POST"
+    REQUEST = OllamaShowRequest
+
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
+        request = decoded(body, OllamaShowRequest, unknown)
+        if not (name := request.model or request.name):
+            raise PromptError("model", "model: is missing; send the name of a model")
+        return f"{_MODELS_PATH}/{name}", b""
+
+    def _whole(self, body: bytes) -> Mapping[str, Any]:
+        model = msgspec.json.decode(body, type=_Model)
+        info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": model.id}
+        if model.max_model_len is not None:
+            info[f"{_ARCHITECTURE}.context_length"] = model.max_model_len
+        return {
+            "modelfile": f"FROM {model.id}\n",
+            "parameters": "",
+            "template": "",
+            "details": model.named["details"],
+            "model_info": info,
+            "capabilities": model.capabilities,
+            "modified_at": model.modified_at,
+        }
+
+
+class Version(ModelQuestion):
+    """`GET /api/version`."""
+
+    NAME = "ollama_version"
+    SUMMARY = "The version of Ollama's API"
+
+    def _whole(self, body: bytes) -> Mapping[str, Any]:
+        return {"version": API_VERSION}
+
+
+MODEL_QUESTIONS: Mapping[str, type[ModelQuestion]] = {
+    "/api/tags": Tags,
+    "/api/ps": Running,
+    "/api/show": Show,
+    "/api/version": Version,
+}
+"""By path."""
