@@ -11,6 +11,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from fairlead_common.models.gguf_file import GgufFile
 from fairlead_common.models.gguf_tokenizer import read_gguf_tokenizer
@@ -55,6 +56,19 @@ def test_blocks_mean_what_llama_cpp_decodes(number: int) -> None:
     torch.testing.assert_close(found, wanted.view(found.shape), rtol=1e-5, atol=1e-5)
     if block.num_bits == 4:
         assert int(decoded.values.min()) >= -8 and int(decoded.values.max()) <= 7
+
+
+def test_large_tables_are_decoded_a_part_at_a_time(tmp_path: Path, monkeypatch) -> None:
+    from fairlead_engine.model import gguf_checkpoint
+
+    floats = write_random_checkpoint(tmp_path / "floats", llama_fields(intermediate_size=128))
+    file = write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", {"embed_tokens.weight": Kind.Q8_0})
+    monkeypatch.setattr(gguf_checkpoint, "_MOST_DECODED", 7 * 64)
+    wanted = load_file(tmp_path / "meant" / "model.safetensors")["model.embed_tokens.weight"]
+    with gguf_checkpoint.GgufCheckpoint(file, torch.float32, CPU) as checkpoint:
+        assert torch.equal(checkpoint.tensor("model.embed_tokens.weight", 256, 64), wanted)
+        part = checkpoint.stacked(["model.embed_tokens.weight"], [256], 64, row_parts=[slice(9, 31)])
+    assert torch.equal(part, wanted[9:31])
 
 
 @pytest.mark.parametrize("kinds", [{"_proj.weight": Kind.Q4_0}, {"_proj.weight": Kind.Q8_0}, MIXED, {}])

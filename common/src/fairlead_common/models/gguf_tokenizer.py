@@ -101,7 +101,7 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
 
 
 def _sentence_piece(file: GgufFile, tokens: list[str], special: dict[str, str], kind: str) -> Tokenizer:
-    """Merges follow from scores, but for Gemma 4's, which are listed."""
+    """Merges follow from scores; a file of Gemma 4 lists merges."""
     scores = file.metadata.get("tokenizer.ggml.scores")
     if kind == "llama" and (not isinstance(scores, list) or len(scores) != len(tokens)):
         raise _invalid(file, "scores", "is no list with a number for each token")

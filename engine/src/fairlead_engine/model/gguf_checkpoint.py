@@ -37,6 +37,8 @@ _MODULATION = re.compile(r"\.linear_attn\.in_proj_[ab]\.")
 _OUTPUT, _BOTH = ".linear_attn.out_proj.weight", ".in_proj_ba.weight"
 _GATE, _UP, _GATE_UP = ".gate_proj.", ".up_proj.", ".gate_up_proj."
 _MOST_EXPERTS = 2**14
+_MOST_DECODED = 2**24
+"""Elements of blocks that are decoded at a time: 64 MiB in float32."""
 
 
 class _Woven(NamedTuple):
@@ -63,7 +65,7 @@ class _ValueHeads:
         self._size = values.count("ssm.inner_size") // max(1, self._num)
 
     def rows(self, name: str, num_rows: int) -> Tensor | None:
-        """Rows of the file's tensor in a checkpoint's order, int64 [num_rows]; None = as they are."""
+        """Rows of the file's tensor in a checkpoint's order, int64 [num_rows]; None = as stored."""
         if not self._has_turns:
             return self._modulation(name) if _MODULATION.search(name) else None
         if not _BY_VALUE.search(name):
@@ -72,7 +74,7 @@ class _ValueHeads:
         return self._order(size, num_rows - self._num * size)
 
     def columns(self, name: str) -> Tensor | None:
-        """The same of columns."""
+        """Columns of the file's tensor in a checkpoint's order, int64 [num_columns]; None = as stored."""
         return self._order(self._size, 0) if self._has_turns and name.endswith(_OUTPUT) else None
 
     def keeps_groups(self, name: str, size: int) -> bool:
@@ -80,12 +82,12 @@ class _ValueHeads:
         return not (self._has_turns and name.endswith(_OUTPUT)) or self._size % size == 0
 
     def _order(self, size: int, first: int) -> Tensor:
-        """Of heads of `size` elements behind `first` others."""
+        """Order of value heads of `size` elements behind `first` elements of key heads."""
         turns = torch.arange(self._num * size).view(-1, self._groups, size).transpose(0, 1).flatten()
         return torch.cat((torch.arange(first), first + turns))
 
     def _modulation(self, name: str) -> Tensor:
-        """Of strengths, or decays, in a tensor that has first the strengths and then the decays of each key head."""
+        """Order of strengths, or decays: a file has the strengths and then the decays of each key head."""
         of_groups = torch.arange(2 * self._num).view(self._groups, 2, -1)
         return of_groups[:, int(".in_proj_a." in name)].flatten()
 
@@ -126,8 +128,7 @@ class GgufCheckpoint(Checkpoint):
             self._tensors[joined] = replace(gate, shape=(2 * gate.shape[0], *gate.shape[1:]))
 
     def _split_modulation(self) -> None:
-        """Strengths and decays of recurrent layers lie together by key head; where the other projections do not, they
-        become two tensors."""
+        """Divides tensors of strengths and decays, in files whose other projections of recurrent layers are divided."""
         for name in [name for name in self._tensors if name.endswith(_BOTH)]:
             if name.replace(_BOTH, ".in_proj_qkvz.weight") not in self._tensors:
                 both = self._tensors.pop(name)
@@ -191,10 +192,21 @@ class GgufCheckpoint(Checkpoint):
 
     def _floats(self, name: str, tensor: GgufTensor, rows: slice) -> Tensor:
         if tensor.kind not in FLOATS:
-            return self._quantized(name, tensor, rows).dequantized()
+            return self._decoded(name, tensor, rows)
         dtype = FLOATS[tensor.kind]
         raw = self._rows(name, tensor, rows, prod(tensor.shape[1:]) * dtype.itemsize)
         return raw.view(dtype).view(len(raw), *tensor.shape[1:])
+
+    def _decoded(self, name: str, tensor: GgufTensor, rows: slice) -> Tensor:
+        """Some rows of blocks in the activations' dtype, a part at a time: a table of all layers' inputs is large."""
+        self._block(name, tensor)  # refuses unknown types, whose shape is not checked against the file's size
+        first, end, _ = rows.indices(tensor.shape[0])
+        floats = torch.empty((end - first, *tensor.shape[1:]), dtype=self.dtype, device=self.device)
+        step = max(1, _MOST_DECODED // tensor.shape[-1])
+        for at in range(first, max(end, first + 1), step):
+            part = self._quantized(name, tensor, slice(at, min(at + step, end)))
+            floats[at - first : at - first + step] = part.dequantized()
+        return floats
 
     def _latent_up(self, name: str, parts: _LatentUp) -> Tensor:
         """float32 [heads x (key + value), latent]."""

@@ -44,7 +44,7 @@ class GgufMetadata:
         return value
 
     def of_layers(self, key: str) -> list[int]:
-        """The same for each served layer: of a list, or of one number for all."""
+        """Whole numbers for each served layer; a file has a list, or one number for all layers."""
         value, num = self.value(key), self.num_layers
         if isinstance(value, list) and len(value) >= num and all(type(each) is int for each in value):
             return [each for each in value[:num] if 0 <= each <= _MOST]
@@ -68,7 +68,7 @@ class GgufMetadata:
         return f"{tensor}.bias" in self.file.tensors
 
     def layers_with(self, tensor: str) -> list[int]:
-        """The served layers that have such a weight."""
+        """The served layers with a weight of this name."""
         return [layer for layer in range(self.num_layers) if self.has(f"blk.{layer}.{tensor}")]
 
     @property
@@ -119,7 +119,7 @@ class GgufFamily:
     norm_offset: float = 0.0
     """Added to the weights of normalisations."""
     has_value_turns: bool = False
-    """Whether value heads of recurrent layers lie by turns of key heads, and not behind the key head they belong to."""
+    """Whether value heads of recurrent layers lie by turns of key heads; else heads with one key are neighbours."""
     weaves_gate_up: bool = False
     """Whether rows of an expert's gate and up projections lie by turns in one tensor of the checkpoint."""
     has_head_dim: bool = True
@@ -185,7 +185,7 @@ _INDEXED_NAMES = {
 
 
 def _recurrent(place: str) -> dict[str, str]:
-    """Names of a recurrent layer's tensors, by that of its place."""
+    """Names of a recurrent layer's tensors in a part of a decoder layer."""
     own = {"a": "A_log", "d": "D", "dt.bias": "dt_bias", "conv1d": "conv1d", "norm": "norm", "in": "in_proj"}
     return {f"ssm_{name}": f"{place}.{each}" for name, each in (own | {"out": "out_proj"}).items()}
 
@@ -310,7 +310,7 @@ def _gemma(largest: int) -> Fields:
 
 
 _TURNED = 2.0
-"""Divisors of the frequencies of pairs that are turned are below this, those of others are immense."""
+"""Larger than the divisor of a turned pair's frequency; the divisor of an unturned pair is immense."""
 
 
 def _gemma4(values: GgufMetadata) -> dict[str, Any]:
@@ -415,7 +415,7 @@ def _deepseek2(values: GgufMetadata) -> dict[str, Any]:
     return fields | {"topk_method": "group_limited_greedy" if groups > 1 else "greedy"}
 
 
-def _indexed(architecture: str) -> Fields:
+def _indexed(architecture: str) -> GgufFamily:
     """Layers without an indexer take over the choice of the layer before."""
 
     def fields(values: GgufMetadata) -> dict[str, Any]:
@@ -424,11 +424,11 @@ def _indexed(architecture: str) -> Fields:
         own = {"architectures": [architecture], "topk_method": "noaux_tc", "indexer_types": kinds}
         return _deepseek2(values) | own
 
-    return fields
+    return GgufFamily(architecture, _INDEXED_KEYS, _INDEXED_NAMES, fields, has_head_dim=False)
 
 
 def _kinds(values: GgufMetadata) -> dict[str, Any]:
-    """Kinds of layers by their tensors. Some files have 0 heads of keys in recurrent layers."""
+    """Kinds of layers follow from tensors. Some files have 0 heads of keys in recurrent layers."""
     recurrent = {*values.layers_with("ssm_out")}
     kinds = ["linear_attention" if each in recurrent else "full_attention" for each in range(values.num_layers)]
     return {"layer_types": kinds, "num_key_value_heads": values.largest("attention.head_count_kv")}
@@ -500,6 +500,7 @@ def _nemotron_h(values: GgufMetadata) -> dict[str, Any]:
 _LLAMA = GgufFamily("LlamaForCausalLM", is_interleaved=True)
 _MIXTRAL = GgufFamily("MixtralForCausalLM", _LOCAL_EXPERTS, _MIXTRAL_NAMES, is_interleaved=True)
 _BAMBA = GgufFamily("BambaForCausalLM", _MAMBA_KEYS, _HYBRID_NAMES, _bamba, is_interleaved=True)
+_DELTA = GgufFamily("Qwen3NextForCausalLM", {**_DELTA_KEYS, **_QWEN_EXPERTS}, _DELTA_NAMES, _delta, norm_offset=1.0)
 _NEMOTRON_H = GgufFamily(
     "NemotronHForCausalLM",
     {
@@ -555,13 +556,7 @@ FAMILIES: dict[str, GgufFamily] = {
         _deepseek2,
         has_head_dim=False,
     ),
-    "deepseek32": GgufFamily(
-        "DeepseekV32ForCausalLM",
-        _INDEXED_KEYS,
-        _INDEXED_NAMES,
-        _indexed("DeepseekV32ForCausalLM"),
-        has_head_dim=False,
-    ),
+    "deepseek32": _indexed("DeepseekV32ForCausalLM"),
     "ernie4_5": GgufFamily("Ernie4_5ForCausalLM", more=lambda values: {"use_bias": values.has_bias("blk.0.attn_q")}),
     "ernie4_5-moe": GgufFamily(
         "Ernie4_5_MoeForCausalLM",
@@ -595,13 +590,7 @@ FAMILIES: dict[str, GgufFamily] = {
         _gemma4,
         has_head_dim=False,
     ),
-    "glm-dsa": GgufFamily(
-        "GlmMoeDsaForCausalLM",
-        _INDEXED_KEYS,
-        _INDEXED_NAMES,
-        _indexed("GlmMoeDsaForCausalLM"),
-        has_head_dim=False,
-    ),
+    "glm-dsa": _indexed("GlmMoeDsaForCausalLM"),
     "glm4": GgufFamily(
         "Glm4ForCausalLM",
         {},
@@ -679,25 +668,14 @@ FAMILIES: dict[str, GgufFamily] = {
         _qwen_experts,
     ),
     "qwen3": GgufFamily("Qwen3ForCausalLM"),
-    "qwen35": GgufFamily(
-        "Qwen3_5ForCausalLM", _DELTA_KEYS, _DELTA_NAMES, _delta, norm_offset=1.0, has_value_turns=True
-    ),
-    "qwen35moe": GgufFamily(
-        "Qwen3_5MoeForCausalLM",
-        {**_DELTA_KEYS, **_QWEN_EXPERTS},
-        _DELTA_NAMES,
-        _delta,
-        norm_offset=1.0,
-        has_value_turns=True,
-    ),
+    "qwen35": replace(_DELTA, architecture="Qwen3_5ForCausalLM", has_value_turns=True),
+    "qwen35moe": replace(_DELTA, architecture="Qwen3_5MoeForCausalLM", has_value_turns=True),
     "qwen3moe": GgufFamily(
         "Qwen3MoeForCausalLM",
         {"num_experts": "expert_count", **_CHOSEN, **_NARROW},
         more=lambda values: {**_qwen_experts(values), "norm_topk_prob": True},
     ),
-    "qwen3next": GgufFamily(
-        "Qwen3NextForCausalLM", {**_DELTA_KEYS, **_QWEN_EXPERTS}, _DELTA_NAMES, _delta, norm_offset=1.0
-    ),
+    "qwen3next": _DELTA,
     "seed_oss": GgufFamily(
         "SeedOssForCausalLM",
         {},
