@@ -9,10 +9,13 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
+from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.model.gguf_families import FAMILIES as READ
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.shard import Shard
+from fairlead_engine_testing.adapted_models import config_of, requests_of_all, serve
+from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 from fairlead_engine_testing.gguf_families import architecture_of, write_family
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
@@ -82,6 +85,20 @@ def test_first_files_of_qwen3_next_have_projections_together(tmp_path: Path, ref
     file = write_family(tmp_path / "floats", tmp_path / "fused.gguf", tmp_path / "same", Kind.Q8_0, are_fused=True)
     for prompt, output in zip(PROMPTS, greedy_answers(small_engine(file), PROMPTS, 8), strict=True):
         reference.check_greedy(tmp_path / "meant", prompt, output)
+
+
+def test_adapters_of_granite_fit_its_files(tmp_path: Path) -> None:
+    """Where gate and up projections lie in two tensors, and in one of the checkpoint and the adapter."""
+    file = write("granite_hybrid", tmp_path, **VARIANTS["granite_without_experts"][1])
+    targets = ("q_proj", "k_proj", "input_linear", "output_linear")
+    adapter = write_random_adapter(tmp_path / "adapter", tmp_path / "meant", seed=1, targets=targets, rank=4, alpha=16)
+    answers = []
+    for model in (file, tmp_path / "meant"):
+        served = serve(Engine(config_of(model, {"a": adapter}, max_loras=1)), requests_of_all(["a"], 20))
+        answers.append({name: answer.tokens for name, answer in served.items()})
+    assert answers[0] == answers[1]
+    plain = greedy_answers(small_engine(file), [request.prompt_token_ids for request in requests_of_all(["a"], 20)], 6)
+    assert plain != list(answers[0].values())
 
 
 LONGROPE = {

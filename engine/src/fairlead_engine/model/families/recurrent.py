@@ -92,7 +92,9 @@ def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decod
         inner, part = config.shared_expert_size, weights.shard.part(config.shared_expert_size)
         both, parts = weights.pieces(f"{prefix}.shared_mlp.input_linear", [(inner, part), (inner, part)])
         if not weights.has(*both):
-            both = {f"{prefix}.shared_mlp.{name}_proj": inner for name in ("gate", "up")}
+            (fused,), both = both, {f"{prefix}.shared_mlp.{name}_proj": inner for name in ("gate", "up")}
+            if weights.slots is not None:  # adapters know one layer, whatever the file has
+                weights.slots.fuse(fused, both)
         shared = GatedFeedForward(
             gate_up=weights.linear(both, hidden, row_parts=parts),
             down=weights.linear({f"{prefix}.shared_mlp.output_linear": hidden}, inner, column_part=part),
