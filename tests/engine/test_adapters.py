@@ -203,6 +203,18 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "bamba", "granite_hybrid"])
+def test_ranks_have_their_parts_of_adapters_of_recurrent_layers(family: str, tmp_path: Path) -> None:
+    model = write_random_checkpoint(tmp_path / "model", FAMILIES[family]())
+    separate = (f"in_proj_{end}" for end in ("qkvz", "ba", "qkv", "z", "b", "a"))
+    targets = ("in_proj", "out_proj", "input_linear", *separate)
+    adapters = {
+        str(seed): write_random_adapter(tmp_path / str(seed), model, seed=seed, targets=targets) for seed in range(3)
+    }
+    ranks_agree(model, adapters, max_loras=2, max_cpu_loras=3)
+
+
+@pytest.mark.slow
 def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank may be refused a file that the first has read; all of them go on, and the next load is as any."""
     model = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"](num_key_value_heads=1))

@@ -131,29 +131,40 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "family", "kv_cache_dtype"),
+    ("seed", "family", "kv_cache_dtype", "num_ranks"),
     [
-        pytest.param(seed, *which, marks=pytest.mark.compute if seed >= most else ())
+        pytest.param(seed, *which, *([] if which[2:] else [1]), marks=pytest.mark.compute if seed >= most else ())
         for which, most, num_seeds in (
             (("llama", "auto"), 5, 48), (("llama", "int8"), 1, 16), (("llama", "fp8"), 1, 16),
             (("qwen3_5", "auto"), 4, 48), (("granite_hybrid", "auto"), 1, 16), (("bamba", "auto"), 1, 8),
             (("falcon_h1", "auto"), 1, 16), (("nemotron_h", "auto"), 1, 16),
             (("deepseek_v32", "auto"), 1, 16), (("deepseek_v32", "int8"), 0, 8), (("glm_moe_dsa", "auto"), 1, 16),
+            (("qwen3_5", "auto", 2), 0, 4), (("bamba", "auto", 4), 0, 2), (("falcon_h1", "auto", 2), 0, 2),
+            (("nemotron_h", "auto", 2), 0, 2),
         )
         for seed in range(num_seeds)
     ],
 )  # fmt: skip
 def test_company_and_preemption_change_no_answer(
-    seed: int, family: str, kv_cache_dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    family: str,
+    kv_cache_dtype: str,
+    num_ranks: int,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Nor do ranks: what a request is answered alone, one has computed."""
     folder = folders[family]
     draw = random.Random(seed)
     size, longest, num_seqs = draw.choice([1, 2, 4, 16]), draw.choice(LONGEST), draw.choice([1, 2, 4, 8])
     backend = draw.choice(["cpu_spans", "block_tables"])
     runner = loaded_runner(
         folder, dtype="float32", device="cpu", num_threads=1, block_size=size, attention_backend=backend,
-        kv_cache_dtype=kv_cache_dtype,
+        kv_cache_dtype=kv_cache_dtype, tensor_parallel_size=num_ranks,
     )  # fmt: skip
+    one = runner
+    if num_ranks > 1:
+        one = loaded_runner(folder, dtype="float32", device="cpu", num_threads=1, block_size=size)
     fewest, caches = -(-longest // size), draw.random() < 0.7
     num_places = draw.choice([0, 1, fewest, 4 * fewest]) * caches * (not runner.state_bytes)
     states = (num_seqs + 1 + draw.choice([0, 1, 4, 20]) * caches) * runner.state_bytes if runner.state_bytes else 0
@@ -177,9 +188,9 @@ def test_company_and_preemption_change_no_answer(
     requests = [request for step in sorted(events) for request in events[step]]
     alone = replace(
         config, enable_prefix_caching=False, host_kv_cache_memory=None, max_num_batched_tokens=256,
-        async_scheduling=False,
+        async_scheduling=False, kv_cache_memory=fewest * one.kv_bytes_per_block() + (num_seqs + 1) * one.state_bytes,
     )  # fmt: skip
-    whole = [serve(Engine(alone, runner), {0: [request]}, {})[0] for request in requests]
+    whole = [serve(Engine(alone, one), {0: [request]}, {})[0] for request in requests]
     guesses = {"speculative_method": "ngram", "num_speculative_tokens": draw.randint(1, 5), "prompt_lookup_min": 1}
     for changes, is_busy in (
         (guesses, False),
@@ -192,3 +203,4 @@ def test_company_and_preemption_change_no_answer(
             runner.is_over = lambda launched: False  # type: ignore[method-assign]
         for answer, expected in zip(serve(engine, events, aborts), whole, strict=True):
             answer.check(expected, TOLERANCES[kv_cache_dtype])
+    runner.close()

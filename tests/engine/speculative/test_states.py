@@ -63,17 +63,21 @@ def without_drafts(engine: Engine, requests: list[EngineRequest]) -> dict[str, S
 
 @pytest.mark.parametrize("family", KEEP_STATES)
 @pytest.mark.parametrize(
-    ("size", "num_batched", "num_blocks"), [(1, 7, 90), (4, 64, 100), (4, 11, 24), (8, 256, 60), (16, 20, 30)]
+    ("size", "num_batched", "num_blocks", "num_ranks"),
+    [
+        *((*each, 1) for each in ((1, 7, 90), (4, 64, 100), (4, 11, 24), (8, 256, 60), (16, 20, 30))),
+        pytest.param(4, 11, 24, 2, marks=pytest.mark.compute),
+    ],
 )
 def test_two_turns_of_talks_are_what_they_are_without_drafts(
-    size: int, num_batched: int, num_blocks: int, family: str, folders: dict[str, Path]
+    size: int, num_batched: int, num_blocks: int, num_ranks: int, family: str, folders: dict[str, Path]
 ) -> None:
     config = small_config(
         folders[family], block_size=size, max_model_len=90, max_num_batched_tokens=num_batched, max_num_seqs=4,
     )  # fmt: skip
     alone = engine_of_blocks(replace(config, enable_prefix_caching=False), -(-90 // size))
     guesses: dict[str, Any] = {"speculative_method": "ngram", "num_speculative_tokens": 5}
-    engine = engine_of_blocks(replace(config, **guesses), num_blocks)
+    engine = engine_of_blocks(replace(config, tensor_parallel_size=num_ranks, **guesses), num_blocks)
     draw = random.Random(size)
     shared, said = [draw.randrange(2, VOCAB_SIZE) for _ in range(20)], dict[str, list[int]]()
     for turn in range(2):
@@ -88,6 +92,7 @@ def test_two_turns_of_talks_are_what_they_are_without_drafts(
     assert load.prefix_hit_tokens > 0
     assert load.num_accepted_per_position[1] > 10, "several drafts of a step stand"
     assert load.num_draft_tokens > sum(load.num_accepted_per_position), "and some do not"
+    engine.runner.close()
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.5, 1.0])
