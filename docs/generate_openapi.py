@@ -22,6 +22,7 @@ from fairlead_common.wire.messages import (
     HEADER_REPLICA,
     HEADER_REQUEST_ID,
 )
+from fairlead_common.wire.own_paths import ALL_OWN_PATHS, FORM_PATHS, OWN_PATHS
 from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
@@ -112,6 +113,7 @@ def document() -> Document:
     paths = {
         path: {"post": _inference(engine["paths"][path]["post"])} for path in sorted({*INFERENCE_PATHS, INJECT_PATH})
     }
+    paths |= {path: {"post": _own(path)} for path in ALL_OWN_PATHS}
     for path, question in MODEL_QUESTIONS.items():
         method = question.METHOD.lower()
         paths[path] = {method: _question(engine["paths"][path][method])}
@@ -199,6 +201,23 @@ def _inference(engine: Document) -> Document:
     kept = {key: engine[key] for key in ("summary", "operationId", "requestBody")}
     [refusal] = _names(engine["responses"]["default"])
     return kept | _common("inference", {"200": done, **_refusals(ERRORS, refusal)})
+
+
+def _own(path: str) -> Document:
+    """A path that only some servers have, whose makers describe its bodies."""
+    name, kind = path.strip("/").replace("/", "_"), "multipart/form-data" if path in FORM_PATHS else "application/json"
+    done = {"description": "As the server answers", "headers": _headers(HEADER_REQUEST_ID, *OF_ANSWERS)}
+    return {
+        "summary": own_summary(path), "operationId": name,
+        "requestBody": {"required": True, "content": {kind: {"schema": {"type": "object"}}}},
+        **_common("inference", {"200": done, **_refusals(ERRORS)}),
+    }  # fmt: skip
+
+
+def own_summary(path: str) -> str:
+    """Which servers have the path."""
+    kinds = ", ".join(kind for kind, paths in OWN_PATHS.items() if path in paths)
+    return f"Passed on as it is to servers that have it: {kinds}"
 
 
 def _question(engine: Document) -> Document:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiohttp.web import AbstractResource
+from generate_openapi import own_summary
 
 from fairlead.controller.operator_metrics import OperatorMetrics, health_app
 from fairlead.gateway.openai.errors import QueueOutcome, RequestOutcome
@@ -17,6 +18,7 @@ from fairlead.gateway.openai.routes import (
 )
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.settings import docstrings
+from fairlead_common.wire.own_paths import ALL_OWN_PATHS
 from fairlead_engine.api.service import Service
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
@@ -32,6 +34,7 @@ def http_endpoints() -> str:
     operations += [["`GET`", f"`{PATH_DOCUMENT}`", "All of this as OpenAPI."]]
     summaries = {path: _summary(engine[path]["post"], path) for path in sorted({*INFERENCE_PATHS, INJECT_PATH})}
     gateway = [["`POST`", f"`{path}`", f"{text} Forwarded to an engine."] for path, text in summaries.items()]
+    gateway += [["`POST`", f"`{path}`", f"{own_summary(path)}."] for path in ALL_OWN_PATHS]
     gateway += [[f"`{each.METHOD}`", f"`{path}`", f"{each.SUMMARY}."] for path, each in MODEL_QUESTIONS.items()]
     gateway += [["`GET`", f"`{MODELS_PATH}`", "The models that are served."],
                 ["`GET`", f"`{MODELS_PATH}/{{name}}`", "The model of this name."],

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import QueueOutcome
-from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, PROBES
+from fairlead.gateway.openai.routes import FILE, FORWARDED_PATHS, INJECT_PATH, PROBES
 from fairlead.routing.replica import Replica
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_testing.gateways import make_pool, running_gateway
@@ -56,7 +56,7 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
         assert (await http.post("/openapi.json")).status_code == 405
     OpenAPI.model_validate(document)
     assert document["openapi"].startswith("3.1")
-    forwarded = {*INFERENCE_PATHS, INJECT_PATH}
+    forwarded = {*FORWARDED_PATHS, INJECT_PATH}
     stored = {f"/v1/responses/{{id}}{action}" for action in ("", "/cancel", "/input_items")}
     answered = {*PROBES, *MODEL_QUESTIONS, "/v1/models", "/v1/models/{id}", "/openapi.json"}
     assert set(document["paths"]) == forwarded | stored | answered
@@ -74,7 +74,7 @@ def test_every_error_that_the_gateway_makes_is_described() -> None:
     made = {int(status) for status in re.findall(r"OpenAIError\((\d{3})", source)}
     made |= {outcome.http_status for outcome in QueueOutcome} | {502, 503}
     document = json.loads(FILE.read_text())
-    for path in INFERENCE_PATHS:
+    for path in FORWARDED_PATHS:
         responses = document["paths"][path]["post"]["responses"]
         assert {str(status) for status in made} <= set(responses)
         assert "retry-after" in responses["429"]["headers"] and "retry-after" in responses["503"]["headers"]

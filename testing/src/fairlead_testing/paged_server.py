@@ -19,6 +19,7 @@ from fairlead.routing.replica import Limits
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.wire.blocks import extra_bytes
 from fairlead_common.wire.messages import StepCost
+from fairlead_common.wire.own_paths import FORM_PATHS, OWN_PATHS
 from fairlead_testing.block_publisher import BlockPublisher, Encoding
 from fairlead_testing.fake_engine.answers import Answer
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
@@ -124,6 +125,9 @@ class PagedServer(ABC):
         elif path in ("/v1/chat/completions", "/v1/completions"):
             self.requests.append(request)
             await self._infer(request, responder)
+        elif path in OWN_PATHS[self.kind]:
+            self.requests.append(request)
+            await responder.json(200, {"text": "ahoy"} if path in FORM_PATHS else {"object": "list", "data": []})
         elif path == "/health":
             await responder.whole(200 if self.is_warm else 503, b"")
         elif path == "/metrics":

@@ -8,6 +8,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead_common.wire.messages import HEADER_REASON, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS, PATH_MODEL
+from fairlead_common.wire.own_paths import OWN_PATHS
 from fairlead_engine.external.front_proxy import FrontProxy
 from fairlead_engine.external.front_service import FrontService
 from fairlead_engine.host.exchange import EXCHANGE, Answering, Exchange, Handler
@@ -36,8 +37,9 @@ class _FrontApp:
     def __init__(self, service: FrontService, proxy: FrontProxy) -> None:
         self._service = service
         self._kv = KVEndpoints(service.stream, service.model)
+        self._inference = (*INFERENCE_PATHS, *OWN_PATHS[service.config.engine])
         self._paths: Mapping[str, tuple[str, Handler]] = {
-            **dict.fromkeys(INFERENCE_PATHS, ("POST", proxy.infer)),
+            **dict.fromkeys(self._inference, ("POST", proxy.infer)),
             **dict.fromkeys(_RELAYED_POSTS, ("POST", proxy.relay)),
             **dict.fromkeys(_RELAYED_GETS, ("GET", proxy.relay)),
             "/health": ("GET", self._health),
@@ -51,8 +53,8 @@ class _FrontApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._paths.get(scope["path"])
         if found is None:
-            problem = f"there is nothing at {scope['path']}; this engine takes requests at {', '.join(INFERENCE_PATHS)}"
-            raise NotFound(None, problem, "not_found")
+            served = f"this engine takes requests at {', '.join(self._inference)}"
+            raise NotFound(None, f"there is nothing at {scope['path']}; {served}", "not_found")
         method, handler = found
         if scope["method"] != method:
             raise method_not_allowed(scope["method"], "GET, HEAD" if method == "GET" else method)

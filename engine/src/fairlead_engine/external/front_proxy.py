@@ -17,6 +17,7 @@ from fairlead_common.http.client_connection import AnswerTooLarge, Connection, T
 from fairlead_common.openai.budget import OverBudget, check_json
 from fairlead_common.wire import messages
 from fairlead_common.wire.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_common.wire.own_paths import FORM_PATHS
 from fairlead_engine.errors import EngineDead, EngineError, RequestError
 from fairlead_engine.external.front_service import FrontService
 from fairlead_engine.external.passing_requests import PassingRequest
@@ -58,6 +59,17 @@ class _Usage(msgspec.Struct):
 
 class _Reply(msgspec.Struct):
     usage: _Usage | None = None
+
+
+class _PassingForm:
+    """A form, which is not read: what it costs is not known beforehand."""
+
+    is_streamed = False
+    num_prompt_tokens = num_seqs = 1
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.chains: list[list[BlockHash]] = []
 
 
 class _Passing:
@@ -115,6 +127,9 @@ def _decoded(raw: msgspec.Raw | None, kind: type) -> Any:
         return None
 
 
+_AnyPassing = _Passing | _PassingForm
+
+
 class FrontProxy:
     """Passes requests on. One per process."""
 
@@ -134,7 +149,8 @@ class FrontProxy:
             service.lifecycle.admitted() as admission,
             service.stream.dispatches.arrived(exchange.headers.get(messages.HEADER_DISPATCH)) as dispatch,
         ):
-            passing = _Passing(await exchange.body(), service)
+            body = await exchange.body()
+            passing = _PassingForm(body) if _is_form(exchange) else _Passing(body, service)
             with service.client.passing(
                 passing.chains,
                 passing.num_prompt_tokens,
@@ -164,7 +180,7 @@ class FrontProxy:
             raise EngineDead(f"the server behind this front does not answer: {cause_of(error)}") from error
 
     async def _exchange(
-        self, exchange: Exchange, passing: _Passing, counted: PassingRequest, admission: Admission
+        self, exchange: Exchange, passing: _AnyPassing, counted: PassingRequest, admission: Admission
     ) -> None:
         head = self._head(exchange, "POST", passing.body)
         stopped: list[EngineError] = []
@@ -189,7 +205,11 @@ class FrontProxy:
             raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
 
     async def _events(
-        self, response: Connection, passing: _Passing, counted: PassingRequest, stopped: list[EngineError]
+        self,
+        response: Connection,
+        passing: _AnyPassing,
+        counted: PassingRequest,
+        stopped: list[EngineError],
     ) -> AsyncIterator[Events]:
         """The server's events; an incomplete stream is an error."""
         core, is_whole, rest = self._service.client, False, b""
@@ -215,7 +235,7 @@ class FrontProxy:
             raise EngineDead("the server ended the stream without saying that it is complete")
         yield Events(b"", are_last=True)
 
-    async def _whole(self, exchange: Exchange, response: Connection, passing: _Passing | None) -> int:
+    async def _whole(self, exchange: Exchange, response: Connection, passing: _AnyPassing | None) -> int:
         """Sends the server's whole answer; returns the number of generated tokens, 0 for a refusal."""
         body = await response.read(self._service.config.max_reply_bytes)
         if response.status >= HTTPStatus.BAD_REQUEST:
@@ -242,8 +262,13 @@ class FrontProxy:
             **{name: exchange.headers[name] for name in _PASSED_HEADERS if name in exchange.headers},
         }
         if method == "POST":
-            fields |= {"content-type": "application/json", "content-length": str(len(body))}
+            kind = exchange.headers.get("content-type", "") if _is_form(exchange) else "application/json"
+            fields |= {"content-type": kind, "content-length": str(len(body))}
         return request_head(method, target, fields)
+
+
+def _is_form(exchange: Exchange) -> bool:
+    return exchange.scope["path"] in FORM_PATHS
 
 
 def _in_envelope(body: bytes) -> bytes:

@@ -25,7 +25,14 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
-from fairlead.gateway.openai.parse import InferenceRequest, check_cost, parse, request_id_from, translated
+from fairlead.gateway.openai.parse import (
+    InferenceRequest,
+    check_cost,
+    parse,
+    parse_form,
+    request_id_from,
+    translated,
+)
 from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
@@ -39,6 +46,7 @@ from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.messages import HEADER_REQUEST_ID
+from fairlead_common.wire.own_paths import FORM_PATHS
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +112,7 @@ class GatewayApp:
             return
         client.name = self.access.client(scope["headers"])  # 401 here, before any of the body is read
         target = routes.find_target(path, headers.get(b"host", b"").decode("latin-1"), self.pools.fleet.directory)
-        if target.path in routes.INFERENCE_PATHS:
+        if target.path in routes.FORWARDED_PATHS:
             _require(method, path, "POST")
             await self._infer(target, headers, client)
         elif is_injection(target.path):
@@ -157,16 +165,10 @@ class GatewayApp:
         try:
             body = await client.read(self._bodies, headers, held)
             client.closing = self.draining  # whatever comes next on this connection is another request
-            await self.pacer.pace(len(body))
-            check_cost(body)
-            await self.pacer.pace(len(body))
-            if self.keeper is not None and target.path == RESPONSES_PATH:
-                turn, body = await self.keeper.turn(body, client.name or "")
-                client.translation = client.translation if turn is None else turn.translation
-            if client.translation is not None:
-                await self.pacer.pace(len(body))
-            path, body = translated(target.path, body, client.translation, self._unknown)
-            request = parse(path, body, headers.items(), request_id=seen.request_id, chosen=target.chosen)
+            if target.path in FORM_PATHS:
+                request = parse_form(target.path, body, headers, request_id=seen.request_id, chosen=target.chosen)
+            else:
+                request, turn = await self._parsed(target, body, headers, client, seen)
             del body  # what is needed of it is in the request
             request.on_read = held.release
             seen.parsed(request)
@@ -203,6 +205,22 @@ class GatewayApp:
             except OpenAIError as error:
                 await _refuse(error, client, seen)
         return True
+
+    async def _parsed(
+        self, target: routes.Target, body: bytes, headers: Headers, client: Client, seen: Observation
+    ) -> tuple[InferenceRequest, Turn | None]:
+        """The request, and how its response is stored; None = it is not. Raises OpenAIError."""
+        turn = None
+        await self.pacer.pace(len(body))
+        check_cost(body)
+        await self.pacer.pace(len(body))
+        if self.keeper is not None and target.path == RESPONSES_PATH:
+            turn, body = await self.keeper.turn(body, client.name or "")
+            client.translation = client.translation if turn is None else turn.translation
+        if client.translation is not None:
+            await self.pacer.pace(len(body))
+        path, body = translated(target.path, body, client.translation, self._unknown)
+        return parse(path, body, headers.items(), request_id=seen.request_id, chosen=target.chosen), turn
 
     async def _inject(self, target: routes.Target, headers: Headers, client: Client) -> None:
         """An injection into a streamed answer, perhaps through another gateway; counted and logged once."""

@@ -141,7 +141,8 @@ class Proxy:
         body = request.upstream_body(replica.served_name or served_name, tokens)
         start = (
             f"POST {request.path} HTTP/1.1\r\nhost: {authority(replica.host, replica.port)}\r\n"
-            f"x-request-id: {request.request_id}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"x-request-id: {request.request_id}\r\ncontent-type: {request.content_type}\r\n"
+            f"content-length: {len(body)}\r\n"
             f"{HEADER_DISPATCH}: {self._gateway_id}:{decision.dispatch}\r\n"
         )
         head = b"".join([start.encode(), *(b"%b: %b\r\n" % header for header in request.headers), b"\r\n"])

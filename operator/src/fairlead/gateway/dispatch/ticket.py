@@ -77,7 +77,7 @@ class Attempt:
 
     def begun(self) -> None:
         """The client gets a byte, so no attempt follows: frees memory that a long stream would hold."""
-        self.ticket.request.fields = {}
+        self.ticket.request.fields, self.ticket.request.form = {}, None
         self.ticket.prompt = ReadPrompt()
 
     def failed(self, failure: Failure | None) -> Suspicion:

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.fleet.directory import Pool
 from fairlead.gateway.openai.errors import bad_request
+from fairlead_common.http.forms import Form
 from fairlead_common.openai.budget import (
     MAX_CACHE_SALT_LENGTH,
     MAX_MESSAGES,
@@ -70,10 +71,17 @@ class InferenceRequest:
     """Those of the client's headers that engines get."""
     priority: int = 0
     """Who goes first where not all can: the lower, in line here as in the engine."""
+    form: Form | None = None
+    """A body that is a form, with no `fields`; None = JSON."""
     num_bytes: int = 0
     """Size of the body as it came."""
     on_read: Callable[[], object] = lambda: None
     """Called when the prompt has been read: the body then no longer counts as received but as waiting."""
+
+    @property
+    def content_type(self) -> str:
+        """Of the body for an engine."""
+        return "application/json" if self.form is None else self.form.content_type
 
     def upstream_body(self, served_name: str, tokens: bytes | None = None) -> bytes:
         """The body for an engine: with the engine's name for the model, and asking for usage.
@@ -81,6 +89,8 @@ class InferenceRequest:
         `tokens`: JSON of the prompts as tokenised for this engine (`PromptTokens`); None = the engine tokenises.
         """
         model = with_adapter(served_name, self.adapter)
+        if self.form is not None:
+            return self.form.with_value("model", model.encode())
         fields = self.fields | {"model": msgspec.Raw(msgspec.json.encode(model))}
         if tokens is not None:
             fields[FIELD_TOKENS] = msgspec.Raw(tokens)
@@ -152,6 +162,32 @@ def parse(
     )
 
 
+def parse_form(
+    path: str, body: bytes, headers: Mapping[bytes, bytes], *, request_id: str, chosen: Pool | None = None
+) -> InferenceRequest:
+    """A request whose body is a form. Raises OpenAIError (400)."""
+    try:
+        form = Form.of(headers.get(b"content-type", b"").decode("latin-1"), body)
+        name = (form.value("model") or b"").decode()
+    except UnicodeDecodeError as error:
+        raise bad_request("The field 'model' must be a text in UTF-8.", param="model") from error
+    except ValueError as error:
+        message = str(error)
+        raise bad_request(f"{message[:1].upper()}{message[1:]}.", code="invalid_form") from error
+    return InferenceRequest(
+        request_id=request_id,
+        path=path,
+        chosen=chosen,
+        model=_bounded(name),
+        stream=form.value("stream") == b"true",
+        wants_usage=True,  # whatever is told is passed on
+        fields={},
+        form=form,
+        headers=[header for header in headers.items() if header[0] in FORWARDED_HEADERS],
+        num_bytes=len(body),
+    )
+
+
 def _check_bounds(fields: Mapping[str, msgspec.Raw]) -> None:
     """Raises OpenAIError (400). Engines refuse values of another type."""
     for name, decoder, limit, unit in _BOUNDS:
@@ -177,6 +213,10 @@ def _model(raw: msgspec.Raw | None) -> str:
         name = msgspec.json.decode(raw or b"null", type=str | None) or ""
     except UNREADABLE as error:
         raise bad_request("The field 'model' must be a string.", param="model") from error
+    return _bounded(name)
+
+
+def _bounded(name: str) -> str:
     if len(name) > MAX_MODEL_NAME_LENGTH:
         raise bad_request(f"The field 'model' is longer than {MAX_MODEL_NAME_LENGTH} characters.", param="model")
     return name

@@ -13,6 +13,7 @@ from fairlead_common.openai.translate import TRANSLATED_PATHS
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.adapters import with_adapter
+from fairlead_common.wire.own_paths import ALL_OWN_PATHS
 
 CHAT_PATH = "/v1/chat/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"
@@ -23,6 +24,8 @@ READING_PATHS = frozenset({EMBEDDINGS_PATH, RERANK_PATH, SCORE_PATH, CLASSIFY_PA
 """Answered with what is read off prompts: nothing is generated, and the answer comes at the first token's time."""
 INFERENCE_PATHS = READING_PATHS | TRANSLATED_PATHS | {CHAT_PATH, "/v1/completions", "/tokenize", "/detokenize"}
 """Forwarded to engines by POST, other dialects after translation."""
+FORWARDED_PATHS = INFERENCE_PATHS.union(ALL_OWN_PATHS)
+"""With those that only some servers have."""
 INJECT_PATH = f"{CHAT_PATH}/{{id}}/inject"
 """To whichever engine has the answer (`dispatch/injector.py`)."""
 MODELS_PATH = "/v1/models"
@@ -52,11 +55,11 @@ class Target:
 def find_target(path: str, host: str, directory: Directory) -> Target:
     """`/<namespace>/<name>/v1/…` and `Host: <name>.<namespace>` choose a pool; the path goes before the Host. Raises
     OpenAIError (404) for a canonical path of an LLMDeployment that does not exist."""
-    if path in INFERENCE_PATHS or path in MODEL_QUESTIONS or path.startswith("/v1/"):
+    if path in FORWARDED_PATHS or path in MODEL_QUESTIONS or path.startswith("/v1/"):
         return Target(path, directory.find_host(host))
     parts = path.split("/", 3)
     rest = f"/{parts[-1]}"
-    is_known = rest in INFERENCE_PATHS or rest in MODEL_QUESTIONS
+    is_known = rest in FORWARDED_PATHS or rest in MODEL_QUESTIONS
     is_known = is_known or rest.startswith((f"{CHAT_PATH}/", f"{RESPONSES_PATH}/"))
     if len(parts) == 4 and (is_known or f"{rest}/".startswith(f"{MODELS_PATH}/")):
         pool = directory.find_key(parts[1], parts[2])
