@@ -44,17 +44,6 @@ def tool(**properties: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": properties}}}
 
 
-def test_custom_tools_are_refused_before_a_template_sees_them(tokenizer: PromptTokenizer) -> None:
-    custom = {"type": "custom", "custom": {"name": "run"}}
-    for fields, place in (
-        (chat(tools=[tool(), custom]), "tools[1].type"),
-        (chat(messages=[USER, {"role": "assistant", "tool_calls": [custom]}]), "messages[1].tool_calls[0].type"),
-    ):
-        with pytest.raises(PromptError, match="'custom' is not supported") as refusal:
-            fields.parts(tokenizer)
-        assert (refusal.value.field, refusal.value.code) == (place, "unsupported_value")
-
-
 @pytest.mark.parametrize("role", ["assistant", "user"])
 @pytest.mark.parametrize(
     ("calls", "field"),

@@ -157,7 +157,7 @@ def test_formats_effort_and_log_probabilities() -> None:
     kept_to = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
     assert chat(text={"format": form, "verbosity": "low"})["response_format"] == kept_to
     assert chat(reasoning={"effort": "low", "summary": "auto"})["reasoning_effort"] == "low"
-    assert chat(reasoning={"effort": "none"})["chat_template_kwargs"]["enable_thinking"] is False
+    assert chat(reasoning={"effort": "none"})["reasoning_effort"] == "none"
     assert chat(include=["message.output_text.logprobs"])["logprobs"] is True
     assert chat(top_logprobs=3)["top_logprobs"] == 3
 

@@ -44,6 +44,7 @@ BODIES: dict[str, dict[str, Any]] = {
 BESIDE: dict[str, dict[str, Any]] = {
     "top_logprobs": {"logprobs": True},
     "tools": {"tool_choice": "none"},
+    "functions": {"function_call": "none"},
     "length_penalty": {"use_beam_search": True, "max_tokens": 2},
 }
 """Parameter → what it needs to be taken at all."""
@@ -150,7 +151,7 @@ async def test_bounds_are_those_of_the_page(
     app = start_app(engine_for(endpoint, scored if "use_beam_search" in body else echo))
     reply = await app.http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body)
     if is_taken:
-        is_long = row.name in ("messages", "tools") or (row.name.startswith("max_") and value > 256)
+        is_long = row.name in ("messages", "tools", "functions") or (row.name.startswith("max_") and value > 256)
         wanted = 400 if is_long else 200  # too long for this model's context, which is all
         assert reply.status_code == wanted, reply.text
         assert wanted == 200 or reply.json()["error"]["code"] == "context_length_exceeded"
@@ -171,7 +172,6 @@ def test_the_bounds_that_are_tried_are_not_few() -> None:
         "logit_bias",
         "stream_options",
         "best_of",
-        "reasoning_effort",
         "thinking_token_budget",
         "injectable",
         *OF_BEAMS,
@@ -219,11 +219,14 @@ OTHER: dict[str, Any] = {
     "echo": True, "best_of": 2, "prompt_logprobs": 1, "thinking_token_budget": 5, "reasoning_effort": "low",
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False,
-    "use_beam_search": True, "injectable": True, **STRUCTURED,
+    "use_beam_search": True, "injectable": True, "functions": [{"name": "tide"}], "function_call": {"name": "tide"},
+    **STRUCTURED,
 }  # fmt: skip
 """Of each parameter a value that is not its default."""
 NEEDED: dict[str, dict[str, Any]] = {
     "tools": {"tool_choice": "none"},
+    "functions": {"function_call": "none"},
+    "function_call": {"functions": [{"name": "tide"}]},
     "tool_choice": {"tools": [{"type": "function", "function": {"name": "tide"}}]},
     "parallel_tool_calls": {"tools": [{"function": {"name": "tide"}}], "tool_choice": "required"},
     "top_logprobs": {"logprobs": True},

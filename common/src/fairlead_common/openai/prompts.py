@@ -6,13 +6,13 @@ the OpenAI API, not HTTP. Callers pass the longest context; both programs refuse
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from fairlead_common.openai.budget import Messages, OverBudget, Tools, check_json, nesting
 from fairlead_common.openai.chat import ChatTemplateError, Message
+from fairlead_common.openai.tool_forms import as_functions, is_custom, with_function_calls
 from fairlead_common.tokens.least_tokens import LeastTokenCounter, most_units
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 
@@ -31,12 +31,6 @@ class PromptError(ValueError):
         self.field = field
         self.message = message
         super().__init__(message)
-
-
-class NotSupported(PromptError):
-    """OpenAI accepts this value, and no model here can act on it."""
-
-    code = "unsupported_value"
 
 
 class TooLong(PromptError):
@@ -138,6 +132,8 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
 
     messages: Messages
     tools: Tools | None = None
+    functions: Tools | None = None
+    """The form before `tools`."""
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     """A variable of the template; a value in `chat_template_kwargs` overrides this field."""
@@ -153,7 +149,6 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
         """Where the prompt stands. Raises `PromptError` for messages or variables that no template may see."""
         check_messages(self.messages)
-        check_tool_types(self.tools or (), self.messages)
         _check_calls(self.messages)
         if reserved := RESERVED_VARIABLES.intersection(self.chat_template_kwargs or ()):
             raise PromptError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
@@ -167,21 +162,38 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
         """The chat as a single text, rendered by the template of the model. Raises `PromptError`."""
         [place] = self.places()
         try:
-            return [Part(place, self._rendered(tokenizer, self.tools))]
+            return [Part(place, self._rendered(tokenizer, self.shown_tools))]
         except ChatTemplateError as error:
-            if self.tools and self._is_rendered_without_tools(tokenizer):
+            if self.shown_tools and self._is_rendered_without_tools(tokenizer):
                 problem = f"{error}; without tools it does, so look at their parameters"
                 raise PromptError("tools", problem) from error
             raise PromptError(place, str(error)) from error
 
+    @property
+    def shown_messages(self) -> list[Message]:
+        """The messages as templates know them."""
+        return with_function_calls(self.messages)
+
+    @property
+    def shown_tools(self) -> Tools | None:
+        """The tools as templates know them."""
+        return as_functions(self.tools, self.functions)
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The template's. No effort at all is a switch, by Qwen's name and DeepSeek's."""
+        effort: dict[str, Any] = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        if self.reasoning_effort == "none":
+            effort |= {"enable_thinking": False, "thinking": False}
+        return {**effort, **(self.chat_template_kwargs or {})}
+
     def _rendered(self, tokenizer: PromptTokenizer, tools: Tools | None) -> str:
-        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
         return tokenizer.render_chat(
-            self.messages,
+            self.shown_messages,
             tools=tools,
             add_generation_prompt=self.add_generation_prompt is not False,
             continue_final_message=bool(self.continue_final_message),
-            **{**effort, **(self.chat_template_kwargs or {})},
+            **self.variables,
         )
 
     def _is_rendered_without_tools(self, tokenizer: PromptTokenizer) -> bool:
@@ -474,7 +486,7 @@ def check_messages(messages: Sequence[Message]) -> None:
         if role not in ROLES:
             problem = "is missing" if role is None else f"must be one of {', '.join(ROLES)}, not {role!r}"
             raise PromptError(f"{place}.role", f"{place}.role {problem}")
-        if content is None and role != "assistant":
+        if content is None and role not in ("assistant", "function"):
             raise PromptError(f"{place}.content", f"{place}.content is missing")
         if not isinstance(content, str | list | None):
             kind = type(content).__name__
@@ -486,22 +498,24 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise PromptError("messages", f"the arguments of tool calls in messages: {error}") from error
 
 
-def check_tool_types(tools: Sequence[Any], messages: Sequence[Message]) -> None:
-    """Raises `NotSupported` for the custom tools of OpenAI, and for calls of custom tools in a history."""
-    places = ((f"tools[{place}]", tool) for place, tool in enumerate(tools))
-    for place, tool in chain(places, _calls(messages)):
-        if _is_custom(tool):
-            raise NotSupported(f"{place}.type", f"{place}.type {CUSTOM_TOOL}")
-
-
 def _check_calls(messages: Sequence[Message]) -> None:
     """Raises `PromptError` for earlier calls that name no function."""
     for position, message in enumerate(messages):
         if not isinstance(message.get("tool_calls"), list | None):
             field = f"messages[{position}].tool_calls"
             raise PromptError(field, f"{field} must be a list")
+        legacy = message.get("function_call")
+        if legacy is not None and not (isinstance(legacy, Mapping) and isinstance(legacy.get("name"), str)):
+            field = f"messages[{position}].function_call"
+            raise PromptError(field, f'{field} must be {{"name": …, "arguments": …}}')
     for place, call in _calls(messages):
-        if not isinstance(_function(call).get("name"), str):
+        if is_custom(call):
+            custom = call.get("custom")
+            given = custom if isinstance(custom, Mapping) else {}
+            if not all(isinstance(given.get(name), str) for name in ("name", "input")):
+                shape = '{"id": …, "type": "custom", "custom": {"name": …, "input": …}}'
+                raise PromptError(place, f"{place} must be {shape}")
+        elif not isinstance(_function(call).get("name"), str):
             shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
             raise PromptError(place, f"{place} must be {shape}")
 
@@ -517,17 +531,6 @@ def _calls(messages: Sequence[Message]) -> Iterator[tuple[str, Any]]:
 def _function(call: Any) -> Mapping[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     return function if isinstance(function, Mapping) else {}
-
-
-def _is_custom(tool: Any) -> bool:
-    return isinstance(tool, Mapping) and tool.get("type") == "custom"
-
-
-CUSTOM_TOOL = (
-    "'custom' is not supported: models write calls of functions here. Send a function with one text parameter instead, "
-    '{"type": "function", "function": {"name": …, "parameters": {"type": "object", "properties": {"input": {"type": '
-    '"string"}}, "required": ["input"]}}}; what a grammar says of the text, a "pattern" of that parameter may say'
-)
 
 
 def _is_ids(part: Any) -> bool:

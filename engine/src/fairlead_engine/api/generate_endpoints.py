@@ -18,7 +18,7 @@ from fairlead_engine.api.detokenizer import Detokenizer
 from fairlead_engine.api.generation import Choice, Generation, OutputReader
 from fairlead_engine.api.injectable_answer import InjectableAnswer, TurnsReader, check_injectable
 from fairlead_engine.api.prompt_endpoints import PromptEndpoint
-from fairlead_engine.api.prompts import chat_fields, check_effort
+from fairlead_engine.api.prompts import chat_fields
 from fairlead_engine.api.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.api.request_body import decode
 from fairlead_engine.api.sampling import chat_sampling, completion_sampling, with_grammar
@@ -100,7 +100,6 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
 
     async def check(self, request: ChatRequest, model: ServedModel) -> None:
         use = tool_use(request, model.formats)
-        check_effort(request, model)
         if request.injectable:
             check_injectable(request, use, model, num_processes=self._service.num_processes)
         must_end = request.thinking_token_budget is not None and not request.best_effort

@@ -94,7 +94,7 @@ class ModelEndpoints(Endpoint):
         request = decode(body, TokenizeRequest, self._service.unknown_fields)
         model.adapter(request.model or model.name)
         images = await self._service.images.load(request.messages or (), model.info)
-        [(_, (token_ids, _))] = await self._service.prompts.prompts(tokenize_fields(request, model))
+        [(_, (token_ids, _))] = await self._service.prompts.prompts(tokenize_fields(request))
         token_ids = model.seen(token_ids, images)
         texts = None
         if request.return_token_strs:

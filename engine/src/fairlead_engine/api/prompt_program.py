@@ -185,11 +185,10 @@ def unpacked(ids: Ids) -> list[int]:
 
 def _behind(mark: str, chat: ChatPrompt, turn: Sequence[Mapping[str, Any]], tokenizer: PromptTokenizer) -> str:
     """The template's text for a result, from the end of the current turn to the beginning of the next."""
-    effort = {} if chat.reasoning_effort is None else {"reasoning_effort": chat.reasoning_effort}
     try:
         text = tokenizer.render_chat(
-            [*chat.messages, *turn], tools=chat.tools, add_generation_prompt=True,
-            continue_final_message=False, **{**effort, **(chat.chat_template_kwargs or {})},
+            [*chat.shown_messages, *turn], tools=chat.shown_tools, add_generation_prompt=True,
+            continue_final_message=False, **chat.variables,
         )  # fmt: skip
     except ChatTemplateError as error:
         raise RequestError("content", f"the result cannot be rendered: {error}") from error

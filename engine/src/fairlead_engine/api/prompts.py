@@ -32,7 +32,7 @@ Prompts = list[tuple[str, EncodedPrompt]]
 """Prompts with places in the request."""
 
 
-def tokenize_fields(request: TokenizeRequest, model: ServedModel) -> PromptFields:
+def tokenize_fields(request: TokenizeRequest) -> PromptFields:
     """Prompt fields of a request to `/tokenize`. Raises `RequestError`."""
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("prompt", "send either prompt or messages")
@@ -41,22 +41,7 @@ def tokenize_fields(request: TokenizeRequest, model: ServedModel) -> PromptField
             if getattr(request, name) is not None:
                 raise RequestError(name, f"{name} is about how a chat is rendered; send messages, or leave it out")
         return CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
-    check_effort(request, model)
     return chat_fields(request)
-
-
-def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> None:
-    """Raises `RequestError` for a `reasoning_effort` unknown to the model's template."""
-    if isinstance(request, ChatRequest) and request.best_effort:
-        return
-    template = model.tokenizer.chat_template
-    if request.reasoning_effort is not None and template is not None and "reasoning_effort" not in template.source:
-        raise RequestError(
-            "reasoning_effort",
-            "reasoning_effort is not known to this model's chat template; leave it out, and use chat_template_kwargs "
-            "if the template has such a switch",
-            "unsupported_value",
-        )
 
 
 def check_without_soft_prompt(request: PromptRequest, model: ServedModel) -> None:
@@ -71,6 +56,7 @@ def chat_fields(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
     return ChatPrompt(
         messages=[_without_images(message) for message in request.messages or ()],
         tools=request.tools,
+        functions=request.functions if isinstance(request, ChatRequest) else None,
         chat_template_kwargs=request.chat_template_kwargs,
         reasoning_effort=request.reasoning_effort,
         add_generation_prompt=request.add_generation_prompt,

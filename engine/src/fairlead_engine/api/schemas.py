@@ -48,7 +48,8 @@ ToolList = Annotated[
     Parameter(
         'Functions, described to the model by its template: `{"type": "function", "function": {"name": …, '
         '"description": …, "parameters": …}}` with a JSON schema. With `"strict": true` arguments keep to it, else as '
-        "far as they can. Refused in a chat where how the model writes calls is not known.",
+        'far as they can. Custom tools, `{"type": "custom", "custom": {"name": …}}`, are called with a text; a '
+        "grammar of it is told to the model. Refused in a chat where how the model writes calls is not known.",
         By.GATEWAY,
     ),
 ]
@@ -59,11 +60,10 @@ TemplateVariables = Annotated[
 ReasoningEffort = Annotated[
     str | None,
     Parameter(
-        "How much the model is to reason, such as `low`, for chat templates that know of it; others refuse it: use "
-        "`chat_template_kwargs` if the model's template has such a switch.",
+        "How much the model is to reason, such as `low`, for chat templates that know of it, without effect on others. "
+        "`none` also sets the switches `enable_thinking` and `thinking` to false.",
         By.GATEWAY,
         longest=64,
-        accepted="where the chat template has `reasoning_effort`",
     ),
 ]
 AddGenerationPrompt = Annotated[
@@ -365,9 +365,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     best_effort: Annotated[
         bool | None,
         Parameter(
-            "Answer all the same where the context has less room than `max_tokens`, and then ends the answer, where "
-            "reasoning cannot be bounded by `thinking_token_budget`, and where the chat template does not know of "
-            "`reasoning_effort`.",
+            "Answer all the same where the context has less room than `max_tokens`, and then ends the answer, and "
+            "where reasoning cannot be bounded by `thinking_token_budget`.",
             By.GATEWAY,
             default="false",
         ),
@@ -399,7 +398,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
         Parameter(
             '`"none"`: the answer is text; `"auto"`: text, calls or both; `"required"`: one call or more; '
             '`{"type": "function", "function": {"name": …}}`: a call of that function; `{"type": "allowed_tools", '
-            '"allowed_tools": {"mode": …, "tools": […]}}`: `auto` or `required`, of some of the tools.',
+            '"allowed_tools": {"mode": …, "tools": […]}}`: `auto` or `required`, of some of the tools. Custom tools '
+            'are named by `{"type": "custom", "custom": {"name": …}}`.',
             default="auto with `tools`",
         ),
     ] = None
@@ -417,8 +417,20 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     ] = None
     prediction: Annotated[Any, _IGNORED] = None
 
-    functions: Annotated[Any, Parameter("Send `tools`, which followed them.", By.REFUSED, only="[]")] = None
-    function_call: Annotated[Any, Parameter("Send `tool_choice`, which followed it.", By.REFUSED, only='"none"')] = None
+    functions: Annotated[
+        Tools | None,
+        Parameter(
+            "The older form of `tools`, without `tools`: the answer has one call at most, as `function_call`.",
+            By.GATEWAY,
+        ),
+    ] = None
+    function_call: Annotated[
+        str | dict[str, Any] | None,
+        Parameter(
+            'The older form of `tool_choice`, for `functions`: `"none"`, `"auto"` or `{"name": …}`.',
+            default="auto with `functions`",
+        ),
+    ] = None
     modalities: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED, only='["text"]')] = None
     audio: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED)] = None
     verbosity: Annotated[Any, Parameter("Ask for it in the prompt.", By.REFUSED, only='"medium"')] = None
@@ -431,7 +443,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
     @property
     def rendered_factor(self) -> int:
-        return prompts.rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
+        tools = (*(self.tools or ()), *(self.functions or ()))
+        return prompts.rendered_factor(self.messages, tools, self.chat_template_kwargs)
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):

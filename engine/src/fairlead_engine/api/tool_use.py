@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead_common.openai.prompts import CUSTOM_TOOL, PromptError, check_tool_types
+from fairlead_common.openai.tool_forms import as_function, as_functions, is_custom
 from fairlead_engine.api.answers.answer_formats import AnswerFormats
 from fairlead_engine.api.answers.constraint import Lark, NamedId
 from fairlead_engine.api.json_schema.normal_form import without_annotations
@@ -88,13 +88,7 @@ class _Tool(NamedTuple):
 
 def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
     """The allowed calls; None = none. Raises `RequestError`, naming the place."""
-    choice, tools = fields.tool_choice, fields.tools or []
-    try:
-        check_tool_types(tools, ())
-    except PromptError as error:
-        raise RequestError(error.field, error.message, error.code) from error
-    if isinstance(choice, dict) and choice.get("type") == "custom":
-        raise RequestError("tool_choice", f"tool_choice: type {CUSTOM_TOOL}", "unsupported_value")
+    choice, tools = _choice(fields), as_functions(fields.tools, fields.functions) or []
     if not tools and choice not in (None, *_MODES[:2]):
         raise RequestError("tool_choice", "tool_choice needs tools to choose from")
     if choice == "none":
@@ -102,11 +96,11 @@ def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
     allowed: frozenset[str] | None = None
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         choice, allowed = _allowed(choice)
-    found = [_tool(place, tool) for place, tool in enumerate(tools)]
+    found = [_tool(place, tool, where) for place, (tool, where) in enumerate(zip(tools, _places(fields), strict=True))]
     names = [tool.name for tool in found]
     if len(set(names)) < len(names):
         place = next(place for place, name in enumerate(names) if name in names[:place])
-        raise RequestError(f"tools[{place}].function.name", f"there are two tools named {names[place]!r}")
+        raise RequestError(f"{_places(fields)[place]}.name", f"there are two tools named {names[place]!r}")
     named = _named(choice, names)
     if unknown := sorted((allowed or frozenset()).difference(names)):
         raise RequestError("tool_choice", f"tool_choice allows {unknown[0]!r}, which is none of the tools")
@@ -115,7 +109,8 @@ def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
     is_forced = named is not None or choice == "required"
     if formats.tools is None or (formats.tools.is_forced and not is_forced):
         instead = "" if formats.tools is None else '"required" or a function, which a grammar holds, or '
-        raise RequestError("tools", _UNKNOWN.format(instead), "unsupported_value")
+        field = "tools" if fields.functions is None else "functions"
+        raise RequestError(field, _UNKNOWN.format(instead), "unsupported_value")
     return ToolUse(
         tuple(
             json.dumps(tool)
@@ -124,18 +119,40 @@ def tool_use(fields: ChatRequest, formats: AnswerFormats) -> ToolUse | None:
         ),
         tuple(names),
         is_forced=is_forced,
-        are_many=named is None and fields.parallel_tool_calls is not False,
+        are_many=named is None and fields.parallel_tool_calls is not False and fields.functions is None,
         is_narrowed=allowed is not None and len(allowed) < len(found),
     )
+
+
+def _choice(fields: ChatRequest) -> Any:
+    """`tool_choice`, also where the older form was sent. Raises `RequestError` for both forms."""
+    if fields.functions is None and fields.function_call in (None, "none"):
+        return as_function(fields.tool_choice)
+    if fields.tools is not None or fields.tool_choice is not None:
+        problem = "functions and function_call are the older form of tools and tool_choice; send one of the two forms"
+        raise RequestError("functions", problem)
+    choice = fields.function_call
+    if isinstance(choice, dict):
+        return {"type": "function", "function": choice}
+    if choice not in (None, *_MODES[:2]):
+        raise RequestError("function_call", 'function_call must be "none", "auto" or {"name": …}')
+    return choice
+
+
+def _places(fields: ChatRequest) -> list[str]:
+    """Of each function, where the request describes it."""
+    tools = fields.tools or ()
+    kinds = ("custom" if is_custom(tool) else "function" for tool in tools)
+    older = (f"functions[{place}]" for place in range(len(fields.functions or ())))
+    return [*(f"tools[{place}].{kind}" for place, kind in enumerate(kinds)), *older]
 
 
 def _allowed(choice: dict[str, Any]) -> tuple[str, frozenset[str]]:
     """Mode and function names of OpenAI's `allowed_tools`. Raises `RequestError`."""
     allowed = choice.get("allowed_tools")
     mode, tools = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, dict) else (None, None)
-    functions = [
-        tool.get("function") if isinstance(tool, dict) else None for tool in (tools if isinstance(tools, list) else ())
-    ]
+    tools = [as_function(tool) for tool in (tools if isinstance(tools, list) else ())]
+    functions = [tool.get("function") if isinstance(tool, dict) else None for tool in tools]
     names = [function.get("name") if isinstance(function, dict) else None for function in functions]
     if mode not in _MODES[1:] or not names or not all(isinstance(name, str) for name in names):
         shape = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": …}}, …]}'
@@ -159,15 +176,17 @@ def _named(choice: str | dict[str, Any] | None, names: Sequence[str]) -> str | N
     return None
 
 
-def _tool(place: int, tool: dict[str, Any]) -> _Tool:
-    field, function = f"tools[{place}]", tool.get("function")
+def _tool(place: int, tool: dict[str, Any], where: str) -> _Tool:
+    """`where`: its place in the request."""
+    function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
+        field = where.rpartition(".")[0]
         raise RequestError(field, f'{field} must be {{"type": "function", "function": {{"name": …}}}}')
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise RequestError(f"{field}.function.name", f"{field}.function.name must be 1 to 64 of A-Z a-z 0-9 _ . -")
+        raise RequestError(f"{where}.name", f"{where}.name must be 1 to 64 of A-Z a-z 0-9 _ . -")
     if not isinstance(parameters, dict | None):
-        raise RequestError(f"{field}.function.parameters", f"{field}.function.parameters must be a JSON schema")
+        raise RequestError(f"{where}.parameters", f"{where}.parameters must be a JSON schema")
     return _Tool(place, name, {"type": "object", **(parameters or {})}, function.get("strict") is True)
 
 

@@ -12,12 +12,11 @@ import msgspec
 
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, ModelName
 from fairlead_common.openai.prompts import PromptError
+from fairlead_common.openai.tool_forms import INPUT_OF_CUSTOM, function_of
 from fairlead_common.openai.translate.decoding import decoded
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
-INPUT_OF_CUSTOM = "input"
-"""Name of the text that stands for the input of a custom tool."""
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
 _PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26")
 """Types of tools that models may do without; nobody searches here."""
@@ -247,26 +246,12 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             problem = "is not supported: nothing runs tools here; send functions or custom tools, which you run"
             raise PromptError(f"{place}.type", f"{place}.type: {kind!r} {problem}")
         function: dict[str, Any] = {"name": _text_of(tool, "name", place)}
-        described = tool.get("description")
         if kind == "custom":
-            described = _described(described, tool.get("format"))
-            text = {"type": "object", "properties": {INPUT_OF_CUSTOM: {"type": "string"}}}
-            function["parameters"] = text | {"required": [INPUT_OF_CUSTOM], "additionalProperties": False}
+            function |= function_of(tool)
         else:
             function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
-            if tool.get("strict") is not None:
-                function["strict"] = tool["strict"]
-        if described is not None:
-            function["description"] = described
+            function |= {name: tool[name] for name in ("strict", "description") if tool.get(name) is not None}
         yield {"type": "function", "function": function}
-
-
-def _described(description: Any, form: Any) -> Any:
-    """The description of a custom tool with the grammar of its text, which the model is told and not held to."""
-    if not isinstance(form, dict) or form.get("type") != "grammar":
-        return description
-    grammar = f"Its {INPUT_OF_CUSTOM} keeps to this {form.get('syntax')} grammar:\n{form.get('definition')}"
-    return f"{description}\n\n{grammar}" if isinstance(description, str) and description else grammar
 
 
 def _choice(request: ResponsesRequest) -> Any:
@@ -298,8 +283,6 @@ def _format(text: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _reasoning(reasoning: Mapping[str, Any]) -> dict[str, Any]:
     effort = reasoning.get("effort")
-    if effort == "none":
-        return {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}  # Qwen's name, DeepSeek's
     return {} if effort is None else {"reasoning_effort": effort}
 
 

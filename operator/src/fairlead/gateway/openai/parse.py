@@ -44,6 +44,7 @@ _priority_decoder: msgspec.json.Decoder[Priority | None] = msgspec.json.Decoder(
 _BOUNDS: tuple[tuple[str, msgspec.json.Decoder[Any], int, str], ...] = (
     ("messages", _list_decoder, MAX_MESSAGES, "messages"),
     ("tools", _list_decoder, MAX_TOOLS, "tools"),
+    ("functions", _list_decoder, MAX_TOOLS, "functions"),
     ("cache_salt", _salt_decoder, MAX_CACHE_SALT_LENGTH, "characters"),
 )
 """Fields that cost the gateway something: how long they may be, in what."""
