@@ -33,7 +33,7 @@ async def get(setup, path: str, *, control: bool = False) -> int:
 
 async def test_probes_answer_on_both_ports_and_metrics_on_the_control_port_only(start) -> None:
     setup = await start()
-    assert [await get(setup, path) for path in ("/health", "/ready", "/metrics")] == [200, 200, 404]
+    assert [await get(setup, path) for path in ("/health", "/ping", "/ready", "/metrics")] == [200, 200, 200, 404]
     assert [await get(setup, path, control=True) for path in ("/health", "/ready", "/metrics", "/x")] == [
         200,
         200,
@@ -45,7 +45,7 @@ async def test_probes_answer_on_both_ports_and_metrics_on_the_control_port_only(
 async def test_a_gateway_that_does_not_know_the_models_yet_is_not_ready_and_says_so(start, monkeypatch) -> None:
     setup = await start(pools=lambda engines: [])
     monkeypatch.setattr(type(setup.fleet), "synced", property(lambda fleet: False))
-    assert [await get(setup, "/health"), await get(setup, "/ready"), await get(setup, "/v1/models")] == [200, 503, 503]
+    assert [await get(setup, path) for path in ("/health", "/ping", "/ready", "/v1/models")] == [200, 200, 503, 503]
     status, document, headers = await setup.post(CHAT)
     assert (status, document["error"]["code"]) == (503, "starting")
     assert "retry-after" in headers

@@ -13,6 +13,7 @@ from fairlead_common.wire.messages import StepCost
 from fairlead_engine.host import metrics
 from fairlead_engine.host.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.app import build_app
+from fairlead_engine.version import __version__
 from fairlead_engine_testing import ScriptedEngine, answer
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
@@ -356,3 +357,18 @@ async def test_many_who_ask_for_metrics_at_once_cost_no_more_than_one(start_app:
     replies = await asyncio.gather(*(app.http.get("/metrics") for _ in range(200)))
     assert all("open_connections" in reply.text for reply in replies)
     assert num_rendered < 50
+
+
+async def test_other_servers_names_for_health_version_and_load(start_app: Any) -> None:
+    app = start_app()
+    for path, expected in (("/ping", {"status": "ok"}), ("/version", {"version": __version__})):
+        code, body, _ = await status(app, path)
+        assert (code, body) == (200, expected)
+    assert (await status(app, "/load"))[1] == {"server_load": 0}
+    app.engine.hang(step_age_seconds=999.0)
+    asked = asyncio.create_task(app.chat(max_tokens=2))
+    while not app.engine.requests:
+        await asyncio.sleep(0)
+    assert (await status(app, "/load"))[1] == {"server_load": 1}
+    assert (await status(app, "/ping"))[0] == 503
+    asked.cancel()

@@ -257,7 +257,7 @@ class StructResponse(Response):
 Handler = Callable[[Exchange], Awaitable[None]]
 EXCHANGE = "fairlead_engine.exchange"
 """Key of the `Exchange` in an ASGI scope."""
-_QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
+_QUIET_PATHS = frozenset({"/health", "/ping", "/ready", "/metrics"})
 """Polled every few seconds by machines: logged only when refused."""
 
 

@@ -55,7 +55,7 @@ def settle_garbage() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-PROBES = (b"/health", b"/ready", b"/metrics")
+PROBES = (b"/health", b"/ping", b"/ready", b"/metrics")
 """Answered at any number of connections: a full engine must not look dead."""
 
 UNREAD_SECONDS = 900.0

@@ -237,6 +237,9 @@ def build_app(service: Service) -> FastAPI:
     app.add_control("GET", "/v1/models", model.list_models, model_endpoints.ModelList)
     app.add_control("GET", "/v1/models/{id:path}", model.get_model, model_endpoints.ModelCard)
     app.add_control("GET", "/health", probe.health, control_endpoints.Status)
+    app.add_control("GET", "/ping", probe.ping, control_endpoints.Status)
+    app.add_control("GET", "/version", probe.version, control_endpoints.Version)
+    app.add_control("GET", "/load", probe.server_load, control_endpoints.ServerLoad)
     ready = {"parameters": control_endpoints.READY_PARAMETERS}
     app.add_control("GET", "/ready", probe.ready, control_endpoints.Status, openapi_extra=ready)
     app.add_control("GET", "/metrics", probe.metrics, None, response_class=PlainTextResponse)

@@ -19,6 +19,7 @@ from fairlead_engine.host.engine_stream import EngineStream, Follower, NotInRing
 from fairlead_engine.host.exchange import ClientDisconnected, Exchange, StructResponse
 from fairlead_engine.host.lifecycle import Phase
 from fairlead_engine.host.refusals import Gone
+from fairlead_engine.version import __version__
 
 NDJSON = "application/x-ndjson"
 """One JSON object per line."""
@@ -51,8 +52,21 @@ class DrainReply(msgspec.Struct, frozen=True):
     """Requests that are still being answered."""
 
 
+class Version(msgspec.Struct, frozen=True):
+    """Reply of `/version`."""
+
+    version: str
+
+
+class ServerLoad(msgspec.Struct, frozen=True):
+    """Reply of `/load`."""
+
+    server_load: int
+    """Requests in progress, of all HTTP processes."""
+
+
 class ProbeEndpoints:
-    """`/health`, `/ready`, `/metrics` and drain."""
+    """`/health`, `/ready`, `/metrics`, drain, and names that other servers have for such things."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -62,6 +76,19 @@ class ProbeEndpoints:
         """503 when only a restart helps, because the core died or hangs."""
         problem = self._service.health_problem()
         return StructResponse(Status("failed", problem), 503) if problem else StructResponse(Status("ok"))
+
+    async def ping(self) -> Response:
+        """`/health`, by the name that SageMaker asks for."""
+        return await self.health()
+
+    async def version(self) -> Response:
+        """The version of this engine, in vLLM's shape."""
+        return StructResponse(Version(__version__))
+
+    async def server_load(self) -> Response:
+        """How many requests run, in vLLM's shape."""
+        await self._service.siblings.ask()
+        return StructResponse(ServerLoad(self._service.lifecycle.num_running + self._service.siblings.num_running))
 
     async def ready(self, request: Request) -> Response:
         """200 from the first warm forward pass until the drain begins, else 503."""

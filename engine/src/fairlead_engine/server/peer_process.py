@@ -35,7 +35,9 @@ from fairlead_engine.machine.child_process import die_with, leave_signals_to_par
 from fairlead_engine.server.app import build_app
 from fairlead_engine.types import EngineInfo
 
-CONTROL_PATHS = frozenset({"/health", "/ready", "/metrics", PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS})
+CONTROL_PATHS = frozenset(
+    {"/health", "/load", "/ping", "/ready", "/metrics", PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS}
+)
 """Paths about the engine's health, load and blocks, known to the first process."""
 _LIMITS = TimeLimits(connect=5.0, first_byte=60.0, silence=60.0)
 _OWN_HEADERS = frozenset({b"transfer-encoding", b"date", b"keep-alive"})

@@ -297,7 +297,7 @@ class ControlApp:
 
 async def answer_probe(path: str, ready: bool, client: Client) -> None:
     """One of routes.PROBES."""
-    well = ready or path == "/health"
+    well = ready or path != "/ready"
     await client.reply(200 if well else 503, b'{"status":"ok"}' if well else b'{"status":"not ready"}')
 
 

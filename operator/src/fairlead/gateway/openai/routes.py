@@ -31,6 +31,7 @@ INJECT_PATH = f"{CHAT_PATH}/{{id}}/inject"
 MODELS_PATH = "/v1/models"
 PROBES: Mapping[str, str] = {
     "/health": "200 while the process lives.",
+    "/ping": "The same, by the name that SageMaker asks for.",
     "/ready": "200 when clients should be sent here; 503 before the models are known, and while draining.",
 }
 """On both ports, path → what it answers."""
