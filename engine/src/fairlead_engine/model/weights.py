@@ -282,8 +282,10 @@ class Weights:
             self._divide(f"{prefix}.qkv_proj", projections)
         if config.are_pairs_adjacent:
             order = halves_of_pairs(config.head_dim, config.rope.num_turned(config.head_dim))
-            for name in ("q_proj", "k_proj"):
-                self._reorder(f"{prefix}.{name}", order)
+            for turned in (f"{prefix}.q_proj", f"{prefix}.k_proj"):
+                self._checkpoint.reorder(turned, order)
+                if self.slots is not None:
+                    self.slots.orders[turned] = order
         projection_norm = None
         if config.query_norm is QueryNorm.PROJECTIONS:
             norms = (
@@ -495,12 +497,6 @@ class Weights:
             return made
         stored = dict.fromkeys(self._checkpoint.place(name, 0)[0] for name in names)
         return self._watch(list(stored), made, is_sensitive)
-
-    def _reorder(self, name: str, order: Tensor) -> None:
-        """The rows of each head are read in another order."""
-        self._checkpoint.reorder(name, order)
-        if self.slots is not None:
-            self.slots.orders[name] = order
 
     def _divide(self, name: str, parts: Mapping[str, int]) -> None:
         """Several projections are stored as one."""
