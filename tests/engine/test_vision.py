@@ -20,6 +20,7 @@ from fairlead_engine.llm import LLM
 from fairlead_engine.model.vision_tower import patches
 from fairlead_engine.runner import image_vectors, model_part
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
+from fairlead_engine_testing.adapters import write_random_soft_prompt
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
@@ -365,6 +366,22 @@ def test_every_rank_sees_the_image(kind, folder, reference, processor):
         outputs = serve(engine, scenes, 6, per_step=2)
     for scene, output in zip(scenes, outputs, strict=True):
         scene.check(reference, processor, output)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"], indirect=True)
+def test_a_step_may_have_images_and_soft_prompts(folder, reference, processor, tmp_path):
+    """The one has vectors for later layers, the other has none."""
+    prompt = write_random_soft_prompt(tmp_path, folder)
+    engine = make_engine(folder, lora_modules=f"soft={prompt}", max_num_batched_tokens=512)
+    scene, other = Scene(engine, words(1), noise(50, 50, 1), words(2)), Scene(engine, words(3, 12))
+    adapted = msgspec.structs.replace(other.request("adapted", 6), adapter="soft")
+    found = answered(engine, [scene.request("seen", 6), adapted])
+    scene.check(reference, processor, found["seen"].new_token_ids)
+    again = msgspec.structs.replace(adapted, request_id="again")
+    alone = answered(make_engine(folder, lora_modules=f"soft={prompt}"), [again])["again"].new_token_ids
+    assert (
+        found["adapted"].new_token_ids == alone != answered(engine, [other.request("plain", 6)])["plain"].new_token_ids
+    )
 
 
 def test_several_answers_see_one_image_once(engine):

@@ -88,8 +88,8 @@ def write_random_soft_prompt(
 ) -> Path:
     """Of the model in a folder, about as large as its own embeddings; `config` is what else the configuration says."""
     base = read_config(model)
-    name = next(name for name, _ in tensor_shapes(base) if name.endswith("embed_tokens.weight"))
     with safe_open(model / "model.safetensors", framework="pt") as file:
+        name = next(name for name in file.keys() if name.endswith("embed_tokens.weight"))  # noqa: SIM118
         scale = float(file.get_tensor(name).float().std()) * base.embedding_scale
     shape = (num_virtual_tokens, base.hidden_size)
     prompt = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
