@@ -1,6 +1,8 @@
-"""A step's trees of guesses through every attention backend: a node is what it would be behind its own ancestors."""
+"""A step's trees of guesses through every attention backend: a node is what it would be behind its own ancestors. And
+images whose tokens see each other."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -39,6 +41,17 @@ def random_tree(num_nodes: int, draw: random.Random) -> list[int]:
     return [draw.randrange(node) for node in range(1, num_nodes)]
 
 
+def end_of_view(position: int, images: Sequence[range]) -> int:
+    """Behind the last token that the token at `position` sees."""
+    return next((image.stop for image in images if position in image), position + 1)
+
+
+def seen_in_image(position: int, end: int, scoring: Scoring) -> list[int]:
+    """Tokens before `end`, of which a window leaves out those before its own beginning."""
+    first = position + 1 - scoring.width(position + 1) if scoring.window else 0
+    return list(range(max(0, first), end))
+
+
 def run_step(
     name: str,
     device: str,
@@ -52,9 +65,11 @@ def run_step(
     scoring: Scoring,
     tolerance: float = 2e-5,
     seed: int = 0,
+    images: Sequence[tuple[int, range]] = (),
 ) -> None:
-    """Shares of sequences: tokens before the step, the parents of a tree (None = a chunk), rows. What comes out is the
-    definition's; then, of each tree, the way to its last node is moved to the front, and nothing else changes."""
+    """Shares of sequences: tokens before the step, the parents of a tree (None = a chunk), rows. `images`: a share and
+    positions in its sequence. What comes out is the definition's; then, of each tree, the way to its last node is moved
+    to the front, and nothing else changes."""
     draw = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     layout = CacheLayout(
@@ -68,15 +83,18 @@ def run_step(
     free = list(range(num_blocks))
     draw.shuffle(free)
     tables, limits, bits, expected, parts = [], [], [], [], []
-    for before, parents, rows in shares:
+    for index, (before, parents, rows) in enumerate(shares):
         tables.append([free.pop() for _ in range(-(-(before + rows) // block_size))])
         key, value = torch.randn(2, before + rows, heads[1], HEAD_DIM, generator=generator).to(device, dtype)
         query = torch.randn(rows, heads[0], HEAD_DIM, generator=generator).to(device, dtype)
         parts.append((query, key, value))
         if parents is None:
-            limits += range(before + 1, before + rows + 1)
+            ends = [
+                end_of_view(before + row, [image for share, image in images if share == index]) for row in range(rows)
+            ]
+            limits += ends
             bits += [0] * rows
-            seen = [list(range(before + row + 1)) for row in range(rows)]
+            seen = [seen_in_image(before + row, end, scoring) for row, end in enumerate(ends)]
         else:
             limits += [before] * rows
             bits += ancestor_bits(parents).tolist()
@@ -84,7 +102,8 @@ def run_step(
         stored_key, stored_value = (as_stored(each, kv_dtype) for each in (key, value))
         if shared_value_dim is not None:
             stored_value = stored_key[..., -shared_value_dim:]
-        expected.append(attention_written_out(query, stored_key, stored_value, seen, scoring))
+        written = scoring if parents is not None else scoring._replace(window=0)
+        expected.append(attention_written_out(query, stored_key, stored_value, seen, written))
     backend_tables = backend.tables(layout, len(shares), max(map(len, tables)))
     slots, place = list(range(len(shares))), layout.device
     for index, (before, _, _) in enumerate(shares):  # what was computed earlier, one sequence at a time
@@ -131,7 +150,8 @@ def check_moves(backend, cache, metadata, shares) -> None:
     wanted = [each.clone() for each in before]
     for each, old in zip(wanted, before, strict=True):
         each[targets] = old[sources]
-    backend.move(cache, metadata, torch.tensor(sources, device=device), torch.tensor(targets, device=device))
+    moves = torch.tensor([sources, targets], dtype=torch.int64, device=device)
+    backend.move(cache, metadata, *moves)
     for each, expected in zip(rows_of(cache, metadata), wanted, strict=True):
         torch.testing.assert_close(each, expected, rtol=0, atol=0, equal_nan=True)
 
@@ -171,6 +191,51 @@ def test_a_node_sees_the_prefix_and_its_own_ancestors(
     run_step(
         name, device, shares, block_size=block_size, heads=heads, kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
         scoring=Scoring(window, soft_cap, sinks, is_aligned), seed=seed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        pytest.param("triton", "cpu", marks=(INTERPRETED, pytest.mark.compute)) if p.values == ("triton", "cpu") else p
+        for p in PLACES
+    ],
+)
+@settings(deadline=None, max_examples=20)
+@given(
+    block_size=st.integers(1, 4),
+    heads=st.sampled_from([(4, 4), (4, 2), (6, 1)]),
+    decodes=st.integers(0, 2),
+    chunks=st.lists(
+        st.tuples(st.integers(0, 30), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=3)),
+        min_size=1,
+        max_size=3,
+    ),
+    tail=st.integers(0, 3),
+    kv_dtype=st.sampled_from(list(KV_DTYPES.values())),
+    window=st.sampled_from([0, 0, 1, 3, 12, 50]),
+    is_aligned=st.booleans(),
+    tree=st.sampled_from([None, (4, 7)]),
+    seed=st.integers(0, 999),
+)
+def test_tokens_of_an_image_see_each_other_and_windows_begin_by_their_own_place(
+    name, device, block_size, heads, decodes, chunks, tail, kv_dtype, window, is_aligned, tree, seed
+):  # fmt: skip
+    """Of several images with text between them, of which the first may have begun before the step."""
+    draw = random.Random(seed)
+    shares: list[tuple[int, list[int] | None, int]] = [(draw.randrange(1, 20), None, 1) for _ in range(decodes)]
+    shares += [] if tree is None else [(tree[0], random_tree(tree[1], draw), tree[1])]
+    images = []
+    for before, parts in chunks:
+        position = before
+        for text, size in parts:
+            earlier = draw.randrange(before + 1) if position == before and not text else 0
+            images.append((len(shares), range(position + text - earlier, position + text + size)))
+            position += text + size
+        shares.append((before, None, position - before + tail + (position == before and not tail)))
+    run_step(
+        name, device, shares, block_size=block_size, heads=heads, kv_dtype=kv_dtype,
+        scoring=Scoring(window, 0.0, None, is_aligned), seed=seed, images=images,
     )  # fmt: skip
 
 

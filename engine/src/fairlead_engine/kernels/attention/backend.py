@@ -147,7 +147,7 @@ class DeviceBatch:
     new_blocks: list[NewBlocks]
     """Blocks new in these slots' tables since the step before; tables cover contexts and may go beyond them."""
     trees: TreeRows | None = None
-    """What rows of trees see; other rows see everything up to themselves."""
+    """What rows of trees and of images see; None = every row sees everything up to itself."""
 
 
 class StepView(NamedTuple):

@@ -206,11 +206,12 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
     size = metadata.block_size
     blocks = metadata.block_tables[sequences].gather(1, position // size)
     rows, trees = starts + query, metadata.trees if queries > 1 else None
+    own, ahead = last_token - last_query + query, 0
     if trees is not None:
-        visible = visible_tokens(trees.limits[rows], trees.bits[rows], context)
+        visible, ahead = visible_tokens(trees.limits[rows], trees.bits[rows], context), trees.ahead(rows, own)
     else:
-        visible = token <= (last_token - last_query + query).unsqueeze(2)
-    return Group(rows, blocks * size + position % size, visible, kept, trees is not None)
+        visible = token <= own.unsqueeze(2)
+    return Group(rows, blocks * size + position % size, visible, kept, trees is not None, ahead)
 
 
 def _attend(query: Tensor, stored: list[StoredHeads], group: Group, scoring: Scoring) -> Tensor:
@@ -236,6 +237,8 @@ def _attend(query: Tensor, stored: list[StoredHeads], group: Group, scoring: Sco
     if scoring.sinks is not None:
         heads_and_queries = (num_kv_heads, -1) if num_queries == 1 else (num_heads, 1)
         scoring = scoring._replace(sinks=scoring.sinks.view(*heads_and_queries, 1))
-    visible = group.visible.unsqueeze(1)
-    output = attend_scored(queries, context[0], context[-1], visible, scoring, has_trees=group.has_trees)
+    visible, ahead = group.visible.unsqueeze(1), group.ahead
+    if isinstance(ahead, Tensor):
+        ahead = ahead[:, None, :, None]
+    output = attend_scored(queries, context[0], context[-1], visible, scoring, has_trees=group.has_trees, ahead=ahead)
     return output.reshape(num_sequences, num_heads, num_queries, -1).transpose(1, 2).flatten(0, 1)[group.kept]

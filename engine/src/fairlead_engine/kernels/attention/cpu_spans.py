@@ -37,9 +37,11 @@ class QuerySpan(NamedTuple):
     """int64 [context]: the context's slots in order; None = consecutive from `first_slot` on."""
     mask: Tensor | None = None
     """Added to the scores, [num_queries, context]; None for a single query and for a chunk without earlier context. For
-    a tree, bool: visible tokens."""
+    a tree, and for a chunk with images whose tokens see each other, bool: visible tokens."""
     is_tree: bool = False
-    """Whether some of its tokens do not see all earlier tokens."""
+    """Whether some of its tokens do not see all earlier tokens, or see later ones."""
+    ahead: Tensor | int = 0
+    """int64 [num_queries]: later tokens that each sees (`TreeRows.ahead`); 0 = none see any."""
 
     def last(self, num_tokens: int) -> "QuerySpan":
         """A single query that sees only the last `num_tokens` tokens."""
@@ -205,7 +207,10 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scor
         scoring = scoring._replace(sinks=scoring.sinks.view(*queries.shape[1:3], 1, 1))
     grouped = queries.permute(1, 2, 0, 3)
     keys, values = keys.unsqueeze(1), values.unsqueeze(1)
-    return attend_scored(grouped, keys, values, visible, scoring, has_trees=span.is_tree).permute(2, 0, 1, 3)
+    ahead = span.ahead.unsqueeze(1) if isinstance(span.ahead, Tensor) else span.ahead
+    return attend_scored(grouped, keys, values, visible, scoring, has_trees=span.is_tree, ahead=ahead).permute(
+        2, 0, 1, 3
+    )
 
 
 def _visible(span: QuerySpan, device: torch.device) -> Tensor:
@@ -222,15 +227,19 @@ def _group(span: QuerySpan, device: torch.device) -> Group:
     if slots is None:
         slots = torch.arange(span.first_slot, span.first_slot + span.context, device=device)
     visible = _visible(span, device)
-    return Group((kept + span.start)[None], slots[None], visible[None], kept, span.is_tree)
+    ahead = span.ahead[None] if isinstance(span.ahead, Tensor) else span.ahead
+    return Group((kept + span.start)[None], slots[None], visible[None], kept, span.is_tree, ahead)
 
 
 def _with_tree(span: QuerySpan, trees: TreeRows) -> QuerySpan:
-    """The same where its rows are a tree."""
+    """The same where its rows are a tree, or see later tokens."""
     rows = slice(span.start, span.start + span.num_queries)
-    if not bool(trees.bits[rows].any()):
+    positions = torch.arange(span.context - span.num_queries, span.context, device=trees.limits.device)
+    ahead = trees.ahead(rows, positions)
+    if not bool((trees.bits[rows] | ahead).any()):
         return span
-    return span._replace(mask=visible_tokens(trees.limits[rows], trees.bits[rows], span.context), is_tree=True)
+    mask = visible_tokens(trees.limits[rows], trees.bits[rows], span.context)
+    return span._replace(mask=mask, is_tree=True, ahead=ahead)
 
 
 def causal_mask(num_queries: int, context: int, layout: CacheLayout) -> Tensor:

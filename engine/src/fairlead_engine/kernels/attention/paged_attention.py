@@ -5,7 +5,8 @@ all or some of the query heads of a key head side by side: keys and values are r
 over its visible context with the running softmax of FlashAttention (Dao et al., 2022). Where tiles are too few to fill
 the device, several programs share a tile's context and a second kernel joins their parts (split KV, as in
 FlashDecoding). Values as a part of keys are read once, with the keys. No mask is read for each pair of query and token:
-visibility follows from the query's position, and in a tree of drafts from a number of 64 bits (`scoring.py`).
+visibility follows from the query's position, in a tree of drafts from a number of 64 bits, and in an image whose tokens
+see each other from the image's end (`scoring.py`).
 
 Bytes: keys and values visible to a tile, once: 2 x key heads x head_dim x context in the cache's format, with 4 bytes
 of scale for each head in 8 bits; half with values as a part of keys. Queries are read and outputs written once, 4 x
@@ -134,12 +135,13 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     if HAS_TREES:
         limit = tl.load(tree_limits + row, mask=is_query, other=1).to(tl.int32)
         bits = tl.load(tree_bits + row, mask=is_query, other=0).to(tl.uint64, bitcast=True)
-        position = limit + _num_set(bits) - 1
+        position = tl.where(bits == 0, position, limit + _num_set(bits) - 1)
+        visible_end = tl.maximum(visible_end, tl.max(tl.where(is_query, limit, 0), 0))
     if WINDOW > 0:
-        if HAS_TREES:  # nodes of one tile are at different places, none before its root
-            first_position = tl.maximum(tl.load(tree_limits + first_row).to(tl.int32) - 1, 0)
-        else:
-            first_position = context - end_row + first_row
+        first_position = context - end_row + first_row
+        if HAS_TREES:  # nodes of one tile are at different places, none before its root; limits of images lie ahead
+            limit_of_first = tl.load(tree_limits + first_row).to(tl.int32)
+            first_position = tl.maximum(tl.minimum(first_position, limit_of_first - 1), 0)
         if IS_ALIGNED:
             visible_start = first_position // WINDOW * WINDOW
             unseen = position // WINDOW * WINDOW - 1  # the last token before each query's window
@@ -344,7 +346,7 @@ def paged_attention(
     per byte, of 8-bit numbers 8, far below the 200 or so that make a GPU wait for its arithmetic: the time is a single
     read of the cache.
 
-    In a step with trees a query's visibility is 16 bytes more, read once, and each pair costs a shift more, and with a
+    In a step with trees or images a query's visibility is 16 bytes more, read once, and each pair costs a shift more, and with a
     window a dozen operations on whole numbers, beside 4 x head_dim on floats.
 
     Numbers of 8 bits are exact in every format of queries, and scales come after the products: a key's to its scores, a

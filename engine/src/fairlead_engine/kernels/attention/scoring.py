@@ -1,7 +1,8 @@
-"""Visible tokens and scores: trees of drafts, windows, soft caps, sinks; and attention with them in torch.
+"""Visible tokens and scores: trees of drafts, images, windows, soft caps, sinks; and attention with them in torch.
 
 A tree of drafts lies in the cache in the step's order, node by node behind its root, the last known token. A row's view
-is a number, before which all tokens are visible, and a bit for each later token.
+is a number, before which all tokens are visible, and a bit for each later token. Where the tokens of an image see each
+other, the number of each is the image's end, without bits; a window still begins by the row's own position.
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ MOST_NODES = 64
 
 
 class TreeRows(NamedTuple):
-    """Of all rows of a step, those outside trees too."""
+    """Of all rows of a step, those outside trees and images too."""
 
     limits: Tensor
     """int64 [rows]: first tokens of the context, all visible."""
     bits: Tensor
     """int64 [rows]: bit j is set where token j behind the limit is visible, the row itself included; 0 for rows outside
     trees, which see only the first tokens."""
+
+    def ahead(self, rows: Tensor | slice, positions: Tensor) -> Tensor:
+        """int64: later tokens that rows at these positions see outside trees, those of their image."""
+        return torch.where(self.bits[rows] == 0, self.limits[rows] - 1 - positions, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,9 @@ class Group:
     kept: Tensor
     """int64 [rows of the group]: places of these rows among the flattened [sequences x queries]."""
     has_trees: bool
-    """Whether some queries do not see all earlier tokens."""
+    """Whether some queries do not see all earlier tokens, or see later ones."""
+    ahead: Tensor | int = 0
+    """int64 [sequences, queries]: later tokens that each query sees (`TreeRows.ahead`); 0 = none see any."""
 
 
 def ancestor_bits(parents: list[int]) -> npt.NDArray[np.int64]:
@@ -95,16 +102,24 @@ PLAIN = Scoring()
 
 
 def attend_scored(
-    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scoring: Scoring, *, has_trees: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor,
+    scoring: Scoring,
+    *,
+    has_trees: bool = False,
+    ahead: Tensor | int = 0,
 ) -> Tensor:
     """Attention of query [..., queries, head_dim] to key and value [..., tokens, head_dim]. `visible` bool [...,
-    queries, tokens]: each query's own token and all earlier ones from the first on, or some of them with `has_trees`.
+    queries, tokens]: each query's own token and all earlier ones from the first on, or some of them, and `ahead` [...,
+    queries, 1] later ones, with `has_trees`.
     Sinks can be expanded to [..., queries, 1], whichever dimensions are heads."""
     if scoring.window:
-        num_visible = visible.sum(-1, keepdim=True)
+        num_visible = visible.sum(-1, keepdim=True) - ahead
         width = scoring.width(num_visible)
         if has_trees:
-            visible = within_window(visible, width)
+            visible = within_window(visible, width + ahead)
         else:
             visible = visible & (torch.arange(visible.shape[-1], device=visible.device) >= num_visible - width)
     if not scoring.soft_cap and scoring.sinks is None:
