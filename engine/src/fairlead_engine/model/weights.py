@@ -305,7 +305,7 @@ class Weights:
             output=self.linear(
                 {f"{prefix}.o_proj": config.hidden_size}, query_size, bias=config.output_bias, column_part=query_part
             ),
-            head_norm=self._head_norm(prefix, layer),
+            head_norm=_head_norm(self, prefix, layer),
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
@@ -315,16 +315,6 @@ class Weights:
             projection_norm=projection_norm,
             query_growth=config.query_growth if layer in config.unturned or not config.unturned else None,
         )
-
-    def _head_norm(self, attention: str, layer: int) -> HeadNorm | None:
-        config, kind = self._config, self._config.query_norm
-        if kind is QueryNorm.LENGTHS and layer not in config.unturned:
-            ones = torch.ones(config.head_dim, dtype=self.dtype, device=self.device)
-            return HeadNorm(ones, ones, config.rms_norm_eps, is_last=True)
-        if kind not in _NAMES_OF_HEAD_NORMS:
-            return None
-        query, key = (self.norm(f"{attention}.{name}", config.head_dim) for name in _NAMES_OF_HEAD_NORMS[kind])
-        return HeadNorm(query.weight, key.weight, config.rms_norm_eps, is_last=kind is QueryNorm.TURNED_HEADS)
 
     def feed_forward(
         self,
@@ -487,7 +477,8 @@ class Weights:
         else:
             parts = row_parts or [WHOLE] * len(names)
             groups = self._groups(formats, out_features, in_features, parts, column_part)
-            linear = self._side_by_side(groups, own_offset)
+            linear, num_bytes = _side_by_side(groups, own_offset, self.dtype)
+            self._weight_bytes += num_bytes
             self._num_parameters += sum(rows) * in_features
         if self.slots is not None and (not is_sensitive if adapts is None else adapts):
             parts = row_parts or [WHOLE] * len(names)
@@ -536,16 +527,6 @@ class Weights:
                 stacks.append(WeightStack(weight_format, []))
             stacks[-1].weights.append(weight)
         return stacks
-
-    def _side_by_side(self, stacks: Sequence[WeightStack], bias: Tensor | None) -> Linear:
-        sizes = [stack.num_rows for stack in stacks]
-        biases = [None] * len(stacks) if bias is None else torch.split(bias, sizes)
-        linears = []
-        for stack, offset in zip(stacks, biases, strict=True):
-            linear, num_bytes = stack.linear(offset, self._checkpoint.dtype)
-            self._weight_bytes += num_bytes
-            linears.append(linear)
-        return linears[0] if len(linears) == 1 else SideBySideLinear(linears)
 
     def _part_of(self, name: str, size: int, in_features: int, rows: slice, columns: slice) -> QuantizedWeight:
         """Reads and rounds some rows at a time and keeps the columns: as floats, one weight of a large model takes as
@@ -659,6 +640,29 @@ class Weights:
 
 def layer_index(prefix: str) -> int:
     return int(prefix.rpartition(".")[2])
+
+
+def _head_norm(weights: Weights, attention: str, layer: int) -> HeadNorm | None:
+    config, kind = weights._config, weights._config.query_norm
+    if kind is QueryNorm.LENGTHS and layer not in config.unturned:
+        ones = torch.ones(config.head_dim, dtype=weights.dtype, device=weights.device)
+        return HeadNorm(ones, ones, config.rms_norm_eps, is_last=True)
+    if kind not in _NAMES_OF_HEAD_NORMS:
+        return None
+    query, key = (weights.norm(f"{attention}.{name}", config.head_dim) for name in _NAMES_OF_HEAD_NORMS[kind])
+    return HeadNorm(query.weight, key.weight, config.rms_norm_eps, is_last=kind is QueryNorm.TURNED_HEADS)
+
+
+def _side_by_side(stacks: Sequence[WeightStack], bias: Tensor | None, dtype: torch.dtype) -> tuple[Linear, int]:
+    """One product after the other, and the bytes of the weights."""
+    sizes = [stack.num_rows for stack in stacks]
+    biases = [None] * len(stacks) if bias is None else torch.split(bias, sizes)
+    linears, total = [], 0
+    for stack, offset in zip(stacks, biases, strict=True):
+        linear, num_bytes = stack.linear(offset, dtype)
+        total += num_bytes
+        linears.append(linear)
+    return (linears[0] if len(linears) == 1 else SideBySideLinear(linears)), total
 
 
 def _guessing_layer(weights: Weights, names: GuessingNames, layer: Callable[[str], DecoderLayer]) -> GuessingLayer:

@@ -37,7 +37,7 @@ from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.gateway.stored import requests as stored_requests
-from fairlead.gateway.stored.keeper import Keeper, Turn
+from fairlead.gateway.stored.keeper import Keeper, StoredTurn
 from fairlead_common.http.bodies import BodyReader, HeldBody
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.loop_shares import Scrapes
@@ -180,7 +180,7 @@ class GatewayApp:
         return await self._direct(request, client, seen)
 
     async def _serve_turn(
-        self, keeper: Keeper, turn: Turn, request: InferenceRequest, client: Client, seen: Observation
+        self, keeper: Keeper, turn: StoredTurn, request: InferenceRequest, client: Client, seen: Observation
     ) -> bool:
         """A response that is stored. False where it goes on in the background. Raises OpenAIError and ClientGone."""
         if not turn.is_in_background:
@@ -208,7 +208,7 @@ class GatewayApp:
 
     async def _parsed(
         self, target: routes.Target, body: bytes, headers: Headers, client: Client, seen: Observation
-    ) -> tuple[InferenceRequest, Turn | None]:
+    ) -> tuple[InferenceRequest, StoredTurn | None]:
         """The request, and how its response is stored; None = it is not. Raises OpenAIError."""
         turn = None
         await self.pacer.pace(len(body))

@@ -68,7 +68,7 @@ class ModelQuestion(OllamaTranslation):
         return _MODELS_PATH, b""
 
 
-class Tags(ModelQuestion):
+class ModelTags(ModelQuestion):
     """`GET /api/tags`: the models that can be asked for."""
 
     NAME = "ollama_tags"
@@ -125,7 +125,7 @@ class Show(ModelQuestion):
         }
 
 
-class Version(ModelQuestion):
+class OllamaVersion(ModelQuestion):
     """`GET /api/version`."""
 
     NAME = "ollama_version"
@@ -136,9 +136,9 @@ class Version(ModelQuestion):
 
 
 MODEL_QUESTIONS: Mapping[str, type[ModelQuestion]] = {
-    "/api/tags": Tags,
+    "/api/tags": ModelTags,
     "/api/ps": Running,
     "/api/show": Show,
-    "/api/version": Version,
+    "/api/version": OllamaVersion,
 }
 """By path."""

@@ -346,8 +346,8 @@ def paged_attention(
     per byte, of 8-bit numbers 8, far below the 200 or so that make a GPU wait for its arithmetic: the time is a single
     read of the cache.
 
-    In a step with trees or images a query's visibility is 16 bytes more, read once, and each pair costs a shift more, and with a
-    window a dozen operations on whole numbers, beside 4 x head_dim on floats.
+    In a step with trees or images a query's visibility is 16 bytes more, read once, and each pair costs a shift more,
+    and with a window a dozen operations on whole numbers, beside 4 x head_dim on floats.
 
     Numbers of 8 bits are exact in every format of queries, and scales come after the products: a key's to its scores, a
     value's to its weights. In float16 weights are at most 1 then: the largest scale so far is taken out. Beside 8-bit

@@ -32,7 +32,7 @@ _STALL_SECONDS = 3600.0
 """No limit: nobody reads what is written in the background."""
 
 
-class Asked(msgspec.Struct):
+class StorableRequest(msgspec.Struct):
     """What of a request decides whether and how it is stored."""
 
     input: str | list[Json]
@@ -42,10 +42,10 @@ class Asked(msgspec.Struct):
     previous_response_id: str | None = None
 
 
-class Turn:
+class StoredTurn:
     """One response that is stored, or that goes on from a stored one."""
 
-    def __init__(self, store: ResponseStore, owner: str, asked: Asked, kept: Kept, given: list[Json]) -> None:
+    def __init__(self, store: ResponseStore, owner: str, asked: StorableRequest, kept: Kept, given: list[Json]) -> None:
         self._store, self._owner, self._given = store, owner, given
         self._kept = kept
         self._asked = asked
@@ -122,11 +122,11 @@ class Keeper:
         """Responses in the background, by id."""
         self._foreground: set[str] = set()
 
-    async def turn(self, body: bytes, owner: str) -> tuple[Turn | None, bytes]:
+    async def turn(self, body: bytes, owner: str) -> tuple[StoredTurn | None, bytes]:
         """How a request is stored, and its body with what it refers to. None = not at all, or the translation refuses
         it. Raises OpenAIError."""
         try:
-            asked = msgspec.json.decode(body, type=Asked)
+            asked = msgspec.json.decode(body, type=StorableRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None, body
         if asked.background and asked.store is False:
@@ -148,7 +148,7 @@ class Keeper:
         if asked.background:
             fields.pop("stream", None)  # its answer is read whole; clients poll, or get its events in the end
         kept = Kept(f"resp_{secrets.token_hex(24)}", before, is_stored=asked.store is not False)
-        return Turn(self.store, owner, asked, kept, given), msgspec.json.encode(fields)
+        return StoredTurn(self.store, owner, asked, kept, given), msgspec.json.encode(fields)
 
     async def _given(self, asked: str | list[Json], owner: str) -> tuple[list[Json], bool]:
         """The request's items, each with an id, and whether some were references."""
@@ -186,7 +186,7 @@ class Keeper:
         return items
 
     @asynccontextmanager
-    async def foreground(self, turn: Turn, client: Client) -> AsyncIterator[None]:
+    async def foreground(self, turn: StoredTurn, client: Client) -> AsyncIterator[None]:
         """While it is served: the client has the end of it when it is stored. Raises OpenAIError."""
         await turn.begin("in_progress")
         self._foreground.add(turn.id)
@@ -198,7 +198,7 @@ class Keeper:
             self._foreground.discard(turn.id)
             await asyncio.shield(turn.left(None, begun=client.started and client.status < 400))
 
-    async def background(self, turn: Turn, serve: Callable[[Client], Awaitable[None]]) -> Json:
+    async def background(self, turn: StoredTurn, serve: Callable[[Client], Awaitable[None]]) -> Json:
         """Begins it, and returns the response as it is now. Raises OpenAIError."""
         if len(self._running) >= MAX_BACKGROUND:
             message = f"This gateway has {MAX_BACKGROUND} responses in the background; send this one later."
@@ -266,7 +266,7 @@ class Keeper:
             return False
         return True
 
-    async def _run(self, turn: Turn, serve: Callable[[Client], Awaitable[None]]) -> None:
+    async def _run(self, turn: StoredTurn, serve: Callable[[Client], Awaitable[None]]) -> None:
         unread = _Unread()
         client = Client(
             unread.receive, unread.send, request_id=turn.id, stall_timeout=_STALL_SECONDS, translation=turn.translation
