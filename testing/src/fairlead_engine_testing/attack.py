@@ -29,9 +29,10 @@ import httpx
 
 from fairlead_common.workers.limits import cpu_seconds
 from fairlead_engine.demo import resolve_model
+from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing import hostile_authors
 from fairlead_engine_testing.adapters import write_random_adapter
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 from fairlead_engine_testing.hostile_authors import hostile_author
 from fairlead_engine_testing.hostile_images import hostile_images
 from fairlead_engine_testing.hostile_models import hostile_model
@@ -67,6 +68,8 @@ _MOST_GROWTH_OF_CORE = 192 * 2**20
 down."""
 _FINE = frozenset({200, 400, 404, 413, 422, 429, 503})
 _WRONG_LINES = re.compile(r"Traceback|level=(error|critical)|Task exception|never awaited|Segmentation")
+_FAMILIES = ("llama", "llama", "qwen3_5", "granite_hybrid", "falcon_h1", "nemotron_h")
+"""Of the engines that are attacked: most keep a state of each sequence beside its blocks, or in place of them."""
 _NAMES = ("a", "b", "c")
 _SPOILT = ("truncated", "wrong-shape", "nan", "deep", "empty", "pipe")
 
@@ -155,9 +158,8 @@ class Attack:
         self._folder = folder
         self._draw = random.Random(seed)
         self._say = say
-        self._model = _write_model(folder / "tiny")
+        self._model = write_spoken_model(folder / "tiny", FAMILIES["llama"])
         self._sees = folder / "sees"
-        self._adapters = _write_adapters(folder / "adapters", self._model)
         self.report = Report()
 
     def play(self, seconds: float) -> Report:
@@ -172,8 +174,9 @@ class Attack:
         return self.report
 
     def _live(self, seconds: float) -> None:
-        flags = self._flags()
-        self._say("a life of " + " ".join(flags[4:]))
+        family = self._draw.choice(_FAMILIES)
+        flags = self._flags(self._folder / family, FAMILIES[family])
+        self._say(f"a life of {family} " + " ".join(flags[4:]))
         engine = Engine(self._folder, flags)
         try:
             engine.wait_ready()
@@ -265,18 +268,25 @@ class Attack:
                 await asyncio.sleep(0.1)
             await asyncio.gather(*asking)
 
-    def _flags(self) -> list[str]:
-        draw = self._draw
+    def _flags(self, folder: Path, family: Callable[..., dict[str, Any]]) -> list[str]:
+        """For a model of `family` in the folder, which is written where it is not there yet."""
+        draw, model, adapters = self._draw, folder / "model", folder / "adapters"
+        if not folder.exists():
+            _write_adapters(adapters, write_spoken_model(model, family))
+        config = read_config(model)
+        token_bytes = 2 * 4 * sum(num_heads * size for num_heads, size in config.stored_kv())
         block_size, max_model_len = draw.randint(1, 4), draw.choice([60, 150, 300])
         num_seqs = draw.choice([1, 2, 5, 12])
         budget = num_seqs + draw.choice([0, 0, 1, 7, 40])
         num_blocks = -(-max_model_len // block_size) + draw.choice([0, 1, 5, 40])
-        flags = ["--model", str(self._model), "--served-name", "tiny", "--dtype", "float32"]
+        memory = num_blocks * block_size * token_bytes
+        memory += (num_seqs + 1 + draw.choice([0, 1, 3, 20])) * config.state_bytes(4)  # with snapshots, or none
+        flags = ["--model", str(model), "--served-name", "tiny", "--dtype", "float32"]
         flags += ["--block-size", str(block_size), "--max-model-len", str(max_model_len)]
         flags += ["--max-num-seqs", str(num_seqs), "--max-num-batched-tokens", str(budget)]
-        flags += ["--kv-cache-memory", str(num_blocks * block_size * 512), "--tool-call-parser", "hermes"]
+        flags += ["--kv-cache-memory", str(memory), "--tool-call-parser", "hermes"]
         flags += ["--max-loras", str(draw.randint(1, 2)), "--max-cpu-loras", str(draw.randint(2, 3))]
-        flags += ["--adapter-folder", str(self._adapters), "--max-lora-rank", "8"]
+        flags += ["--adapter-folder", str(adapters), "--max-lora-rank", "8"]
         flags += ["--api-servers", str(draw.choice([1, 1, 2])), "--max-queue-time", str(draw.choice([1, 60]))]
         if draw.random() < 0.5:
             flags += ["--speculative-method", "ngram", "--num-speculative-tokens", str(draw.randint(1, 5))]
@@ -371,12 +381,12 @@ def _is_core(pid: int) -> bool:
     return b"fairlead_engine.core" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def _write_model(folder: Path) -> Path:
-    """Random weights below the dinghy's tokenizer and template."""
+def write_spoken_model(folder: Path, family: Callable[..., dict[str, Any]]) -> Path:
+    """Random weights of a tiny model of `family` (`FAMILIES`) below the dinghy's tokenizer and template."""
     dinghy = resolve_model("demo://dinghy")
     config = json.loads((dinghy / "config.json").read_text())
     fields = {name: config[name] for name in ("vocab_size", "eos_token_id")}
-    write_random_checkpoint(folder, llama_fields(**fields, max_position_embeddings=512))
+    write_random_checkpoint(folder, family(**fields, max_position_embeddings=512))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(dinghy / name, folder / name)
     return folder

@@ -21,11 +21,20 @@ def test_what_was_taken_is_not_told_again() -> None:
     assert changes.take() is None
 
 
-def test_an_eviction_after_a_store_in_the_same_step_is_a_defect() -> None:
+def test_an_eviction_of_a_chain_stored_in_the_same_step_is_a_defect() -> None:
+    changes = BlockChanges()
+    changes.stored(ROOT, [A, B])
+    with pytest.raises(AssertionError, match="evicted in the step"):
+        changes.removed(B)
+
+
+def test_what_a_state_made_usable_and_lost_in_the_same_step_is_not_told() -> None:
     changes = BlockChanges()
     changes.stored(ROOT, [A])
-    with pytest.raises(AssertionError, match="evicted after"):
-        changes.removed(A)
+    changes.removed(C)
+    changes.stored(A, [B])
+    changes.removed(B)
+    assert changes.take() == BlocksChanged([(ROOT, [A])], [C])
 
 
 def test_each_report_carries_its_own_changes_and_most_carry_none() -> None:

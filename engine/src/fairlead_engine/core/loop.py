@@ -115,7 +115,8 @@ _QUIET_SECONDS = 1.0
 
 class BlockChanges:
     """A `BlockListener` that collects a step's changes to the reusable blocks until `take`. Blocks are evicted while a
-    step is planned and published after its computation: removals precede additions, and two lists suffice."""
+    step is planned and published after its computation: removals precede additions, and two lists suffice. A state's
+    place may be taken after another state was named: what it alone made usable in the same step is not told."""
 
     def __init__(self) -> None:
         self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
@@ -125,8 +126,11 @@ class BlockChanges:
         self._stored.append((parent, hashes))
 
     def removed(self, block_hash: BlockHash) -> None:
-        assert not self._stored, "a block was evicted after others had been published in the same step"
-        self._removed.append(block_hash)
+        kept = [each for each in self._stored if each[1] != [block_hash]]
+        assert all(block_hash not in hashes for _, hashes in kept), "a block was evicted in the step that published it"
+        if len(kept) == len(self._stored):
+            self._removed.append(block_hash)
+        self._stored = kept
 
     def take(self) -> messages.BlocksChanged | None:
         """Changes since the last call; None when there are none."""
