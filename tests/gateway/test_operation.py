@@ -386,3 +386,29 @@ def test_what_the_command_cannot_begin_with_ends_it_with_a_sentence(
     assert done.returncode == status
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+PAGE = {"Origin": "https://chat.example.com"}
+PREFLIGHT = {**PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-a"}
+
+
+async def test_pages_of_the_allowed_origins_may_read_answers(start) -> None:
+    setup = await start(allowed_origins="https://other.example, https://chat.example.com/")
+    url = f"{setup.url}/v1/chat/completions"
+    async with setup.http.options(url, headers=PREFLIGHT) as reply:
+        assert (reply.status, reply.headers["access-control-allow-origin"]) == (204, PAGE["Origin"])
+        assert reply.headers["access-control-allow-headers"] == "authorization,x-a"
+        assert "POST" in reply.headers["access-control-allow-methods"]
+    for body, status in ((CHAT, 200), ({**CHAT, "stream": True}, 200), ({**CHAT, "model": "none"}, 404)):
+        async with setup.http.post(url, json=body, headers=PAGE) as reply:
+            assert (reply.status, reply.headers["access-control-allow-origin"]) == (status, PAGE["Origin"])
+            assert reply.headers["vary"] == "origin" and await reply.read()
+    for headers in ({}, {"Origin": "https://evil.example"}):
+        async with setup.http.post(url, json=CHAT, headers=headers) as reply:
+            assert reply.status == 200 and "access-control-allow-origin" not in reply.headers
+
+
+async def test_no_page_of_another_origin_may_by_default(start) -> None:
+    setup = await start()
+    async with setup.http.options(f"{setup.url}/v1/chat/completions", headers=PREFLIGHT) as reply:
+        assert reply.status == 405 and "access-control-allow-origin" not in reply.headers

@@ -430,6 +430,9 @@ class ServerConfig:
     """How the model writes what it thinks before it answers, which clients get as `reasoning_content`: think
     (`<think>`), mistral (`[THINK]`) or another format of docs/api.md; none = as text. auto = as its chat template
     shows."""
+    allowed_origins: str = ""
+    """Origins of web pages, as https://a.example,https://b.example, that may read answers (CORS); * = all. Empty =
+    none."""
     unknown_fields: str = "ignore"
     """What becomes of a request with fields that are not known: ignore = they are left out, with one line in the log
     for each name (of the first 100); refuse = 400, naming one."""

@@ -372,3 +372,20 @@ async def test_other_servers_names_for_health_version_and_load(start_app: Any) -
     assert (await status(app, "/load"))[1] == {"server_load": 1}
     assert (await status(app, "/ping"))[0] == 503
     asked.cancel()
+
+
+async def test_pages_of_allowed_origins_may_read_answers(start_app: Any) -> None:
+    page = {"origin": "https://chat.example.com"}
+    preflight = {**page, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    for origins, is_allowed in (
+        ("*", True),
+        ("https://chat.example.com", True),
+        ("https://a.example", False),
+        ("", False),
+    ):
+        app = start_app(allowed_origins=origins)
+        asked = await app.http.options("/v1/chat/completions", headers=preflight)
+        assert asked.status_code == (204 if is_allowed else 405)
+        for body in (CHAT, {**CHAT, "stream": True}, {**CHAT, "n": 0}):
+            reply = await app.http.post("/v1/chat/completions", json=body, headers=page)
+            assert ("access-control-allow-origin" in reply.headers) is is_allowed

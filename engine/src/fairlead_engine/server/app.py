@@ -15,6 +15,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from fairlead_common.http.cross_origin import CrossOrigin, origins_of
 from fairlead_common.openai.translate import TRANSLATED_PATHS, ollama, ollama_answers
 from fairlead_common.openai.translate.messages import (
     COUNT_TOKENS_PATH,
@@ -265,6 +266,8 @@ class EngineApplication(FastAPI):
             exception_handlers={HTTPException: refuse},
         )
         self.add_middleware(Answering, bodies=service.bodies, answered=service.metrics.answered)
+        if origins := origins_of(service.config.allowed_origins):
+            self.add_middleware(CrossOrigin, origins=origins)
         self._schemas: set[Schema] = {ErrorReply}
         self._raw: dict[str, Any] = {}
         """Descriptions of raw operations, by path."""

@@ -43,6 +43,9 @@ class GatewaySettings:
     keep_alive_timeout: Annotated[float, SECONDS] = 75.0
     """How long an idle client connection is kept open."""
 
+    allowed_origins: str = ""
+    """Origins of web pages, as https://a.example,https://b.example, that may read answers (CORS); * = all. Empty =
+    none. Preflights are answered without a key."""
     unknown_fields: str = "ignore"
     """What becomes of a request to /v1/messages or /v1/responses with fields that are not known: ignore = they are left
     out, with one line in the log for each name (of the first 100); refuse = 400, naming one. Of other requests the
@@ -105,7 +108,7 @@ class GatewaySettings:
             raise SettingError("port", "and --control-port must differ: metrics are not for clients")
 
 
-_TEXTS = {"host", "control_host", "unknown_fields"}
+_TEXTS = {"host", "control_host", "allowed_origins", "unknown_fields"}
 _NOT_POSITIVE = _TEXTS | {"port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
     "response_store",
 }  # fmt: skip

@@ -32,6 +32,7 @@ from fairlead.gateway.stored.store import ResponseStore, store_url
 from fairlead.routing.datastore import Datastore
 from fairlead_common.http.client import HttpClient
 from fairlead_common.http.connections import CutConnections, listening_socket
+from fairlead_common.http.cross_origin import CrossOrigin, origins_of
 from fairlead_common.http.framing import Fault
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.limited import (
@@ -107,7 +108,9 @@ class Gateway:
         cuts = CutConnections(self.metrics.cut)
         self._protocols = tuple(client_protocol(settings, refusals.refused, cuts.cut) for _ in range(2))
         """Of clients and of the control port, with separate turns: a flood on one port does not delay the other."""
-        self._server = self._serving(self.app, 0, grace_seconds=int(settings.drain_timeout))
+        origins = origins_of(settings.allowed_origins)
+        served = CrossOrigin(self.app, origins) if origins else self.app
+        self._server = self._serving(served, 0, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
         self._control = self._serving(control, 1, grace_seconds=CONTROL_GRACE_SECONDS)
         connections = self.metrics.gauges["open_connections"]
@@ -117,7 +120,7 @@ class Gateway:
         self._cut_at = math.inf
         """Monotonic time until which responses in the background may take."""
 
-    def _serving(self, app: GatewayApp | ControlApp, number: int, *, grace_seconds: int) -> HttpServer:
+    def _serving(self, app: GatewayApp | ControlApp | CrossOrigin, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(
             app,
             self._protocols[number],
