@@ -206,7 +206,8 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
     size = metadata.block_size
     blocks = metadata.block_tables[sequences].gather(1, position // size)
     rows, trees = starts + query, metadata.trees if queries > 1 else None
-    own, ahead = last_token - last_query + query, 0
+    own = last_token - last_query + query
+    ahead: Tensor | int = 0
     if trees is not None:
         visible, ahead = visible_tokens(trees.limits[rows], trees.bits[rows], context), trees.ahead(rows, own)
     else:
