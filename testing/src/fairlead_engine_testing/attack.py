@@ -280,7 +280,7 @@ class Attack:
         budget = num_seqs + draw.choice([0, 0, 1, 7, 40])
         num_blocks = -(-max_model_len // block_size) + draw.choice([0, 1, 5, 40])
         memory = num_blocks * block_size * token_bytes
-        memory += (num_seqs + 1 + draw.choice([0, 1, 3, 20])) * config.state_bytes(4)  # with snapshots, or none
+        memory += (num_seqs + 1 + draw.choice([0, 1, 3, 20])) * config.state_bytes(4, 1)  # with snapshots, or none
         flags = ["--model", str(model), "--served-name", "tiny", "--dtype", "float32"]
         flags += ["--block-size", str(block_size), "--max-model-len", str(max_model_len)]
         flags += ["--max-num-seqs", str(num_seqs), "--max-num-batched-tokens", str(budget)]
