@@ -20,6 +20,11 @@ _MOST_NAMES = 100
 """Names with a line in the log: clients choose them, so they must not fill it."""
 _LONGEST_NAME = 128
 """Characters of a name in the log."""
+_DECISIVE = (
+    "chat_template", "documents", "ebnf", "json_schema", "logits_processors", "lora_path", "regex", "stop_regex",
+    "structural_tag", "truncate_prompt_tokens",
+)  # fmt: skip
+"""Fields of other servers without which an answer would be another; refused by any setting, unless they are empty."""
 _UNKNOWN = "Object contains unknown field"
 """Beginning of msgspec's error."""
 
@@ -50,7 +55,10 @@ class UnknownFields:
             if self._refuses or not str(error).startswith(_UNKNOWN):
                 raise
         left_out: list[str] = []
-        known = _known(msgspec.json.decode(body), _type_of(schema), "", left_out)
+        found = msgspec.json.decode(body)
+        known = _known(found, _type_of(schema), "", left_out)
+        if decisive := next((name for name in left_out if name in _DECISIVE and found[name]), None):
+            raise msgspec.ValidationError(f"{_UNKNOWN} `{decisive}`")
         for name in dict.fromkeys(left_out):
             self._tell(name[:_LONGEST_NAME])
         return decode(msgspec.json.encode(known))
