@@ -25,11 +25,6 @@ PART_TURNED = {
     "rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10_000.0, "partial_rotary_factor": 0.5
 }  # fmt: skip
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "gemma3": (
-        "gemma3",
-        {"sliding_window": 20, "head_dim": 16, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-        {},
-    ),
     "gemma4": (
         "gemma4",
         {
@@ -127,7 +122,7 @@ def test_the_decoder_alone_computes_what_transformers_does(kind: str, folders: A
 
 @pytest.mark.parametrize("beginning", ["model.language_model.", "language_model.model."])
 def test_older_and_newer_files_name_the_decoder_differently(beginning: str, folders: Any, tmp_path: Path) -> None:
-    folder = folders("gemma3")
+    folder = folders("llava")
     tensors = load_file(folder / "model.safetensors")
     renamed = {name.replace("language_model.model.", beginning): tensor for name, tensor in tensors.items()}
     check(rewritten(folder, tmp_path, renamed), reference(folder))

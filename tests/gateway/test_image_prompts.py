@@ -14,6 +14,7 @@ from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.prompt import Tokens
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.models.image_settings import ImageSettings
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.wire.messages import ModelInfo
 from fairlead_engine.api.prompts import chat_fields
@@ -24,6 +25,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.types import ModelTask, SamplingParams
 from fairlead_engine.types.sequences import Sequence
+from fairlead_engine_testing.gemma_checkpoints import BEGIN_IMAGE, END_IMAGE, SOFT, write_gemma_tokenizer
 from fairlead_engine_testing.prompts_here import prompts_here
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_engine_testing.vision_checkpoints import PAD, VOCAB_SIZE, write_vision_tokenizer
@@ -36,6 +38,8 @@ SETTINGS = ImageSettings(
     mean=(0.5,) * 3, std=(0.5,) * 3,
 )  # fmt: skip
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 3_000_000}}
+
+FIVE_BY_SEVEN = DecodedImage(5, 7, b"", b"d" * 16)
 
 
 def served(folder: Path, images: ImageSettings | None = SETTINGS) -> ServedModel:
@@ -78,9 +82,8 @@ async def test_blocks_before_an_image_have_the_engines_names_and_no_ids_are_sent
     body = body_of("a long introduction, of some blocks. " * 3, IMAGE, "and what is behind it")
     prompt = await reader.read(parse("/v1/chat/completions", body, [], request_id="1"), [model.tokenizer.digest])
     tokens = known(prompt, model)
-    image = DecodedImage(5, 7, b"", b"d" * 16)
-    [(ids, _)] = prompts_here(decode(body, ChatRequest), model, chat_fields, [image])
-    images = model.placed([image], ids)
+    [(ids, _)] = prompts_here(decode(body, ChatRequest, UnknownFields("refuse")), model, chat_fields, [FIVE_BY_SEVEN])
+    images = model.placed([FIVE_BY_SEVEN], ids)
     sequence = Sequence("1", ids, len(ids), SamplingParams(), images=images)
     BlockManager(64, BLOCK_SIZE).match(sequence)
     num_known = (images[0].start - 1) // BLOCK_SIZE
@@ -89,6 +92,24 @@ async def test_blocks_before_an_image_have_the_engines_names_and_no_ids_are_sent
     assert list(tokens.token_ids) == ids[: images[0].start]
     assert prompt.tokens_field(model.tokenizer.digest) is None
     assert prompt.num_tokens == tokens.num_tokens == len(ids) - 35 + TOKENS_PER_IMAGE
+
+
+async def test_what_is_put_around_images_is_known_too(tmp_path):
+    """Of Gemma 3, whose template writes the mark before an image alone."""
+    write_gemma_tokenizer(tmp_path)
+    settings = msgspec.structs.replace(SETTINGS, image_token_id=SOFT, frame=(BEGIN_IMAGE, END_IMAGE))
+    info = scripted_info(vocab_size=300, max_model_len=MAX_MODEL_LEN, task=ModelTask(images=settings))
+    model = ServedModel("gemma", ModelFiles(PromptTokenizer.from_folder(tmp_path), {}), info)
+    tokenizers = Tokenizers()
+    await tokenizers.add(*told(msgspec.json.decode(model.protocol_json, type=ModelInfo)))
+    prompt = await PromptReader(tokenizers, Pacer()).read(request("look: ", IMAGE, "so"), [model.tokenizer.digest])
+    tokenizers.close()
+    chat = decode(body_of("look: ", IMAGE, "so"), ChatRequest, UnknownFields("refuse"))
+    [(ids, _)] = prompts_here(chat, model, chat_fields, [FIVE_BY_SEVEN])
+    [image] = model.placed([FIVE_BY_SEVEN], ids)
+    assert list(known(prompt, model).token_ids) == ids[: image.start]
+    assert [ids[image.start - 1], *ids[image.end - 1 : image.end + 1]] == [BEGIN_IMAGE, SOFT, END_IMAGE]
+    assert model.tokenizer.decode(ids[: image.start], skip_special_tokens=False).endswith("look:\n\n<start_of_image>")
 
 
 async def test_the_engines_names_differ_by_the_image(model):
@@ -129,6 +150,6 @@ async def test_of_a_model_that_sees_nothing_too(tmp_path):
 
 async def test_texts_for_a_model_that_sees_are_tokenised_as_ever(reader, model):
     prompt = await reader.read(request("no image"), [model.tokenizer.digest])
-    [(ids, _)] = prompts_here(decode(body_of("no image"), ChatRequest), model, chat_fields)
+    [(ids, _)] = prompts_here(decode(body_of("no image"), ChatRequest, UnknownFields("refuse")), model, chat_fields)
     assert list(known(prompt, model).token_ids) == ids
     assert prompt.tokens_field(model.tokenizer.digest) is not None

@@ -37,6 +37,7 @@ from fairlead_engine_testing.checkpoints import FAMILIES, write_guessing_checkpo
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
+from fairlead_engine_testing.gemma_checkpoints import write_seeing_gemma
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.vision_checkpoints import VISION_KINDS, seeing_class, write_vision_model
 from fairlead_engine_testing.written_templates import GEMMA
@@ -174,6 +175,11 @@ def _write_foreign(folder: Path) -> None:
 
 
 OTHERS: Mapping[str, Row] = {
+    "gemma3_seeing": Row(
+        "Gemma3ForConditionalGeneration",
+        write_seeing_gemma,
+        reference=transformers.Gemma3ForConditionalGeneration,
+    ),
     **{kind: _seeing(kind) for kind in VISION_KINDS},
     "gpt_neox": Row(
         "GPTNeoXForCausalLM",
@@ -431,7 +437,8 @@ def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> N
     tensors: dict[str, Tensor] = {}
     for name, weight in sorted(load_file(folder / "model.safetensors").items()):
         module, _, kind = name.rpartition(".")
-        is_linear = kind == "weight" and weight.dim() == 2 and "visual." not in module
+        is_of_tower = "visual." in module or "vision_tower." in module
+        is_linear = kind == "weight" and weight.dim() == 2 and not is_of_tower
         if is_linear and adapted.fullmatch(module):
             out_features, in_features = weight.shape
             tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, in_features, generator=generator) / 8

@@ -4,14 +4,16 @@ Both processes of an engine read the settings: for patches of images, and for th
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 
+_Fields = TypeVar("_Fields", bound=msgspec.Struct)
 _Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Three = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
 MOST_UNEQUAL = 200
@@ -19,8 +21,8 @@ MOST_UNEQUAL = 200
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _FILES = ("preprocessor_config.json", "processor_config.json")
-_BICUBIC = 3
-"""As Pillow numbers it."""
+BILINEAR, BICUBIC = 2, 3
+"""Filters that resize images, as Pillow numbers them."""
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,15 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Subtracted from red, green and blue, which lie between 0 and 1."""
     std: tuple[float, ...]
     """Divisor of red, green and blue after subtracting the mean."""
+    resample: int = BICUBIC
+    """The filter that resizes images."""
+    side: int = 0
+    """Rows and columns of tokens of every image, whatever its proportions; 0 = they follow its size."""
+    frame: tuple[int, int] | None = None
+    """Tokens before and behind those of an image, of which chat templates write the first alone
+    (`PromptTokenizer.seeing`); None = they write `image_token_id`."""
+    see_each_other: bool = False
+    """Whether each token of an image sees all of the image, so that one step computes all that are not cached."""
 
     @property
     def factor(self) -> int:
@@ -51,12 +62,14 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def most_tokens(self) -> int:
         """Of the largest image."""
-        return max(1, self.max_pixels // self.factor**2)
+        return self.side**2 or max(1, self.max_pixels // self.factor**2)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tokens of an image with `height` x `width` pixels: nearly the same proportions,
         within the allowed number of pixels. Raises ValueError for an image far longer than wide. Source: `smart_resize`
         of the processor of Qwen2-VL."""
+        if self.side:
+            return self.side, self.side
         if max(height, width) > MOST_UNEQUAL * min(height, width):
             raise ValueError(f"is {width} x {height} pixels; no side may be over {MOST_UNEQUAL} times the other")
         factor, area = self.factor, height * width
@@ -95,7 +108,7 @@ class _Processor(msgspec.Struct):
     size: _Bounds | None = None
     image_mean: _Three = _CLIP_MEAN
     image_std: _Three = _CLIP_STD
-    resample: int = _BICUBIC
+    resample: int = BICUBIC
     rescale_factor: float = 1 / 255
     do_resize: bool = True
     do_rescale: bool = True
@@ -105,6 +118,12 @@ class _Processor(msgspec.Struct):
 
 def read_image_settings(folder: Path, image_token_id: int) -> ImageSettings:
     """Of the processor of Qwen2-VL and later models. Raises ModelLoadError: ModelNotFound, ModelConfigInvalid."""
+    return read_processor(folder, _Processor, lambda fields: _settings(fields, image_token_id))
+
+
+def read_processor(folder: Path, kind: type[_Fields], settings: Callable[[_Fields], ImageSettings]) -> ImageSettings:
+    """The `settings` of the file's fields, which raise ValueError. Raises ModelLoadError: ModelNotFound,
+    ModelConfigInvalid."""
     path = next((folder / name for name in _FILES if (folder / name).exists()), None)
     if path is None:
         raise ModelLoadError(
@@ -114,8 +133,7 @@ def read_image_settings(folder: Path, image_token_id: int) -> ImageSettings:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
         raw = content.get("image_processor")
-        fields = msgspec.json.decode(msgspec.json.encode(content) if raw is None else raw, type=_Processor)
-        return _settings(fields, image_token_id)
+        return settings(msgspec.json.decode(msgspec.json.encode(content) if raw is None else raw, type=kind))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be used: {error}") from error
 
@@ -125,8 +143,8 @@ def _settings(fields: _Processor, image_token_id: int) -> ImageSettings:
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         if not getattr(fields, name):
             raise ValueError(f"{name} is false, and images are always treated so")
-    if fields.resample != _BICUBIC or abs(fields.rescale_factor * 255 - 1) > 1e-6:
-        raise ValueError(f"resample and rescale_factor must be {_BICUBIC} (bicubic) and 1/255")
+    if fields.resample != BICUBIC or abs(fields.rescale_factor * 255 - 1) > 1e-6:
+        raise ValueError(f"resample and rescale_factor must be {BICUBIC} (bicubic) and 1/255")
     if not all(0 < each < math.inf for each in fields.image_std):
         raise ValueError("image_std must be above 0")
     bounds = fields.size or _Bounds()

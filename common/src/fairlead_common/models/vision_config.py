@@ -53,7 +53,7 @@ def vision_section(fields: JsonFields, activation: str) -> JsonFields:
         raise fields.invalid("vision_config", "must say what the vision tower is made of")
     if (found.text("hidden_act") or activation) != activation:
         raise found.unsupported("hidden_act", f"{activation} is supported")
-    for name in ("in_channels", "in_chans"):
+    for name in ("in_channels", "in_chans", "num_channels"):
         if found.positive_int(name, _CHANNELS) != _CHANNELS:
             raise found.unsupported(name, "images have three channels")
     return found

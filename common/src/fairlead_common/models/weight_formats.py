@@ -17,13 +17,17 @@ _WITHIN = (
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("backbone.", "model."),
+    ("vision_tower.vision_model.", "vision_tower."),
+    ("model.vision_tower.vision_model.", "vision_tower."),
+    ("model.vision_tower.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
 )
 """Beginnings of a decoder's names in a checkpoint that reads more than text, by older and newer files, and of
-Nemotron-H's → those of the decoder by itself."""
+Nemotron-H's → those of the decoder by itself; and of a vision tower's → those of the newest files."""
 
 
 def decoder_name(name: str) -> str:
-    """A tensor's or layer's name in the decoder by itself; names of other parts as they are."""
+    """A tensor's or layer's name in the decoder by itself, or in a tower; names of other parts as they are."""
     for beginning, own in _WITHIN:
         if name.startswith(beginning):
             return own + name.removeprefix(beginning)

@@ -117,12 +117,14 @@ class PromptTokenizer:
         special_tokens: Mapping[str, str] | None = None,
         joins_pairs: bool = False,
         image_token: str | None = None,
+        image_frame: tuple[str, str] | None = None,
         instructs_tools: bool = False,
         renders: bool = True,
     ) -> None:
         """`joins_pairs`: whether the model reads two texts to compare as one prompt. `image_token`: text of the token
-        for an image in a prompt; None = the model sees no images. `instructs_tools`: as in `ChatTemplate`. `renders`:
-        whether to compile the template, which runs parts of the source; needed for rendering."""
+        for an image in a prompt; None = the model sees no images. `image_frame`: as in `seeing`. `instructs_tools`: as
+        in `ChatTemplate`. `renders`: whether to compile the template, which runs parts of the source; needed for
+        rendering."""
         try:
             with panics_as_errors():
                 self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
@@ -134,6 +136,7 @@ class PromptTokenizer:
         self.joins_pairs = joins_pairs
         self.special_tokens = dict(special_tokens or {})
         self.image_token = image_token
+        self.image_frame = image_frame
         self.instructs_tools = instructs_tools
         self._renders = renders
         self.chat_template = self._template(chat_template) if chat_template else None
@@ -181,9 +184,13 @@ class PromptTokenizer:
         tokenizer.joins_pairs = True
         return tokenizer
 
-    def seeing(self, image_token: str) -> "PromptTokenizer":
-        """A copy for a model that sees images; templates write `image_token` for each image."""
-        return self._changed("image_token", image_token)
+    def seeing(self, image_token: str, image_frame: tuple[str, str] | None = None) -> "PromptTokenizer":
+        """A copy for a model that sees images; templates write `image_token` for each image. With `image_frame`, what
+        stands before and behind, they write the first alone: the rest is put in, between blank lines, as Gemma 3's
+        processor does."""
+        tokenizer = self._changed("image_token", image_token)
+        tokenizer.image_frame = image_frame
+        return tokenizer
 
     def instructing(self) -> "PromptTokenizer":
         """A copy for a model whose template has no place for tools, which are told in a message."""
@@ -214,7 +221,7 @@ class PromptTokenizer:
         template = self.chat_template.source if self.chat_template else ""
         pairs = ("joins pairs",) if self.joins_pairs else ()
         special = json.dumps(self.special_tokens, sort_keys=True)
-        of_images = () if self.image_token is None else (f"image {self.image_token}",)
+        of_images = () if self.image_token is None else (f"image {self.image_token}", *(self.image_frame or ()))
         of_tools = ("instructs tools",) if self.instructs_tools else ()
         for part in (self.tokenizer_json, template, special, *pairs, *of_images, *of_tools):
             raw = part.encode()
@@ -269,7 +276,11 @@ class PromptTokenizer:
         """The prompt text for a chat; `ChatTemplateError` when the model has no template or it refuses."""
         if self.chat_template is None:
             raise ChatTemplateError("this model has no chat template; use /v1/completions instead")
-        return self.chat_template.render(messages, tools=tools, **variables)
+        text = self.chat_template.render(messages, tools=tools, **variables)
+        if self.image_frame is None:
+            return text
+        begin, end = self.image_frame
+        return text.replace(begin, f"\n\n{begin}{self.image_token}{end}\n\n")
 
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any

@@ -88,6 +88,9 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     """Whether two texts to compare form one prompt, as for a cross-encoder; otherwise each text is a prompt."""
     image_token: str | None = None
     """Text of the token for an image in a rendered chat, once per image; None = the model sees no images."""
+    image_frame: tuple[ShortText, ShortText] | None = None
+    """Texts before and behind this token, of which chat templates write the first alone (`PromptTokenizer.seeing`);
+    None = they write the token."""
     instructs_tools: bool = False
     """Whether tools are told in a message of the chat, because the chat template has no place for tools."""
     capabilities: Annotated[list[ShortText], msgspec.Meta(max_length=16)] = []

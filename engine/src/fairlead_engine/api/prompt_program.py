@@ -44,12 +44,13 @@ class ModelShape(NamedTuple):
     joins_pairs: bool = False
     image_token: str | None = None
     instructs_tools: bool = False
+    image_frame: tuple[str, str] | None = None
 
     def seen_by(self, tokenizer: PromptTokenizer) -> PromptTokenizer:
         """The tokenizer as this model uses it."""
         tokenizer = tokenizer.joining_pairs() if self.joins_pairs else tokenizer
         tokenizer = tokenizer.instructing() if self.instructs_tools else tokenizer
-        return tokenizer if self.image_token is None else tokenizer.seeing(self.image_token)
+        return tokenizer if self.image_token is None else tokenizer.seeing(self.image_token, self.image_frame)
 
 
 def written(job: str, *arguments: Any) -> bytes:

@@ -79,11 +79,15 @@ class ServedModel:
         self.name = name
         self.info = info
         task = info.task
-        image_token = None
+        image_token, image_frame = None, None
         if task.images is not None:
-            image_token = files.tokenizer.backend.id_to_token(task.images.image_token_id) or ""
+            text_of = files.tokenizer.backend.id_to_token
+            image_token = text_of(task.images.image_token_id) or ""
+            if task.images.frame is not None:
+                begin, end = (text_of(each) or "" for each in task.images.frame)
+                image_frame = begin, end
         instructs_tools = isinstance(formats.tools, Instructed)
-        self.shape = ModelShape(info.max_model_len, task.joins_pairs, image_token, instructs_tools)
+        self.shape = ModelShape(info.max_model_len, task.joins_pairs, image_token, instructs_tools, image_frame)
         self.tokenizer = self.shape.seen_by(files.tokenizer)
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
@@ -261,6 +265,7 @@ class ServedModel:
             shares_prefixes=info.shares_prefixes,
             joins_pairs=tokenizer.joins_pairs,
             image_token=tokenizer.image_token,
+            image_frame=tokenizer.image_frame,
             instructs_tools=tokenizer.instructs_tools,
             capabilities=self.capabilities,
         )

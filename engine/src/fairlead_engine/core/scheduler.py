@@ -40,6 +40,8 @@ class SchedulerLimits:
     """Prompt and output tokens of all running sequences together; None = as many as the cache holds."""
     whole_prompts: bool = False
     """Whether each prompt is computed in one step; no prompt is longer than a step then."""
+    whole_images: bool = False
+    """Whether no step ends within an image; every step has room for one and a token of each other sequence then."""
 
 
 _USUAL_OUTPUT_TOKENS = 128.0
@@ -252,6 +254,7 @@ class Scheduler:
                 # One token is kept for each sequence behind it, so that a long prompt never stops others.
                 num_tokens = min(num_tokens, budget - num_behind)
             start = sequence.num_computed_tokens if before is None else before.end
+            num_tokens = self._up_to_image(sequence, start, num_tokens)
             if num_tokens and self._make_room(sequence, start + num_tokens):
                 chunks.append(self._plan_chunk(sequence, num_tokens))
                 budget -= num_tokens
@@ -290,6 +293,15 @@ class Scheduler:
             if not is_short or (sequence.slot != NO_SLOT and self._make_room(sequence, end)):
                 self._extend(sequence, end)
         return growing
+
+    def _up_to_image(self, sequence: Sequence, start: int, num_tokens: int) -> int:
+        """Of the next tokens, as many as end within no image; 0 = the budget is too small for the image that is next,
+        which then waits for a step in which sequences before it take less."""
+        if not (self.limits.whole_images and sequence.images):
+            return num_tokens
+        end = start + num_tokens
+        cut = next((image for image in sequence.images if image.start < end < image.end), None)
+        return num_tokens if cut is None else max(0, cut.start - start)
 
     def _make_room(self, sequence: Sequence, end: int) -> bool:
         """Makes blocks for the sequence up to `end` by preempting the last sequences; False if it is the last."""
@@ -360,9 +372,13 @@ class Scheduler:
                 num_awaiting[sequence.part_of] += 1
                 position += 1
                 continue
+            num_cached = len(matched) * self.blocks.block_size
+            num_tokens = self._up_to_image(sequence, num_cached, min(sequence.num_tokens - num_cached, budget))
+            if not num_tokens:
+                break
             del self.waiting[position]
             self._admit(sequence, matched)
-            items.append(self._plan_chunk(sequence, min(sequence.num_uncomputed_tokens, budget)))
+            items.append(self._plan_chunk(sequence, num_tokens))
             budget -= items[-1].num_tokens
         return items
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead_common.models.choices import CPU_CACHE_BYTES, CPU_CACHE_SHARE, LEAST_LOWERED, LOWERED_MULTIPLE
+from fairlead_common.models.image_settings import ImageSettings
 from fairlead_common.wire.profiles import EngineProfile
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
@@ -157,7 +158,20 @@ def limits_of(config: EngineConfig, task: ModelTask, size: CacheSize, profile: E
         max_num_queued_tokens=config.max_num_queued_tokens,
         max_batch_weight=profile.max_batch_weight.most if profile else None,
         whole_prompts=task.sees_all,
+        whole_images=_whole_images(config.max_num_seqs, config.max_num_batched_tokens, task.images),
     )
+
+
+def _whole_images(max_num_seqs: int, max_num_batched_tokens: int, images: ImageSettings | None) -> bool:
+    """`SchedulerLimits.whole_images`. Raises ConfigError for a step without room for an image."""
+    if images is None or not images.see_each_other:
+        return False
+    least = images.most_tokens + max_num_seqs - 1
+    if max_num_batched_tokens < least:
+        problem = f"is {max_num_batched_tokens}, and an image's {images.most_tokens} tokens are computed in one step"
+        remedy = f"raise it to {least} at least, which leaves a token for each other sequence, or lower max-num-seqs"
+        raise ConfigError("max_num_batched_tokens", problem, remedy)
+    return True
 
 
 def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize) -> BlockManager:

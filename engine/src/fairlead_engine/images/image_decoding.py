@@ -117,14 +117,14 @@ def _gif(content: bytes) -> bytes:
 
 
 def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
-    """Resized to whole patches by Pillow's bicubic filter. Raises ImageError for extreme proportions."""
+    """Resized to whole patches by Pillow's filter of the model. Raises ImageError for extreme proportions."""
     try:
         rows, columns = settings.grid(image.height, image.width)
     except ValueError as error:
         raise ImageError(str(error)) from error
     size = columns * settings.factor, rows * settings.factor
     colours = image if image.mode == "RGB" else image.convert("RGB")  # which would be a copy
-    pixels = colours.resize(size, Image.Resampling.BICUBIC).tobytes()
+    pixels = colours.resize(size, settings.resample).tobytes()
     digest = blake2b(b"%d %d " % (rows, columns), digest_size=DIGEST_SIZE)
     digest.update(pixels)
     return DecodedImage(rows, columns, pixels, digest.digest())

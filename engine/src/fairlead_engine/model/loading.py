@@ -18,6 +18,7 @@ from fairlead_common.models.image_settings import ImageSettings, read_image_sett
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX, MODELOPT_FILE, with_modelopt
+from fairlead_common.models.siglip_config import SiglipConfig, read_square_settings
 from fairlead_common.models.text_part import decoder_fields
 from fairlead_common.models.vision_config import VisionConfig
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
@@ -102,7 +103,7 @@ def load_model(
         checkpoint_class(folder)(folder, dtype, device, is_text_part=config.is_text_part) as checkpoint,
         ReadAhead(checkpoint.files if shard.rank == 0 else ()),  # other ranks find what the first has read
     ):
-        if config.is_text_part:  # whether it is tied is said of the whole, by some files wrongly
+        if config.is_text_part or config.vision:  # whether it is tied is said of the whole, by some files wrongly
             config = replace(config, tie_word_embeddings=not checkpoint.has("lm_head.weight"))
         return BUILDERS[generating(config.architecture)](
             Weights(checkpoint, config, source, shard, watch, slots, head_format, guesses=guesses), config
@@ -111,6 +112,8 @@ def load_model(
 
 def _image_settings(folder: Path, vision: VisionConfig) -> ImageSettings:
     """Raises ModelLoadError where the cutting of images does not fit the tower."""
+    if isinstance(vision, SiglipConfig):
+        return read_square_settings(folder, vision)
     settings = read_image_settings(folder, vision.image_token_id)
     for name in ("patch_size", "temporal_patch_size", "merge_size"):
         if getattr(settings, name) != getattr(vision, name):

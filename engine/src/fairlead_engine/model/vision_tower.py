@@ -4,7 +4,7 @@ A transformer without a cache. A patch sees the whole image, or in most layers i
 what comes before and after them (`model/families/`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,11 +88,12 @@ class VisionLayer:
     feed_forward: FeedForward
     num_heads: int
 
-    def __call__(self, stream: Tensor, rotation: Rotation, groups: list[PromptGroup]) -> Tensor:
-        """stream [patches, hidden]; the rotation is in float32."""
+    def __call__(self, stream: Tensor, rotation: Rotation | None, groups: list[PromptGroup]) -> Tensor:
+        """stream [patches, hidden]; the rotation is in float32, None = none."""
         heads = self.qkv(self.before_attention.alone(stream)).view(len(stream), 3 * self.num_heads, -1)
         turned, value = torch.split(heads, [2 * self.num_heads, self.num_heads], dim=1)
-        turned = rotate(turned.float(), rotation.cosines, rotation.sines).to(value.dtype)
+        if rotation is not None:
+            turned = rotate(turned.float(), rotation.cosines, rotation.sines).to(value.dtype)
         query, key = torch.split(turned, self.num_heads, dim=1)
         stream = stream + self.output(attend_whole(query, key, value, groups))
         return stream + self.feed_forward(self.before_feed_forward.alone(stream))
@@ -140,11 +141,14 @@ class VisionTower:
     embedding: Linear
     """[patches, elements] → [patches, hidden]."""
     layers: tuple[VisionLayer, ...]
-    merger: PatchMerger
+    merger: Callable[[Tensor], Tensor]
+    """[patches, hidden] → [merged patches, out]."""
     dtype: torch.dtype
     device: torch.device
     positions: StretchedPositions | None = None
     """Added to embeddings; None = nothing is."""
+    turns: bool = True
+    """Whether layers rotate heads by the patch's place."""
     deep_mergers: Mapping[int, PatchMerger] = field(default_factory=dict)
     """By layer, in order: make of its output what is added behind the decoder's first layers (`GivenEmbeddings`)."""
 
@@ -155,7 +159,7 @@ class VisionTower:
         grid = patch_grid(config, pixels.shape[0] // settings.factor, pixels.shape[1] // settings.factor)
         windows = group_prompts(grid.window_lengths, device)
         whole = group_prompts(grid.window_lengths.sum(keepdims=True), device)
-        rotation = self._rotation(grid.places)
+        rotation = self._rotation(grid.places) if self.turns else None
         stream = self.embedding(patches(pixels, settings).to(self.dtype)[to_device(grid.order, device)])
         if self.positions is not None:
             stream = stream + self.positions(grid.places)

@@ -37,7 +37,7 @@ from fairlead_engine.runner.slot_states import SlotStates, layer_caches
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import ADAPTED, ADAPTED_EXPERTS, StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
-from fairlead_engine.runner.tree_step import Standing, tree_step
+from fairlead_engine.runner.tree_step import Standing, TreeStep, tree_step
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ class ModelPart:
         images = None if self.images is None else self.images.rows(plan.images)
         step, sample_slots, sample_ends = prepare(
             plan, self.backend, self._tables, self.tokens, self.device, self.model.slots, images,
-            tree_step(plan, self.device) if plan.trees else None, self._states,
+            self._tree_step(plan), self._states,
         )  # fmt: skip
         between = None
         if self._graphs is not None and step.adapted is None and step.given is None:
@@ -261,6 +261,19 @@ class ModelPart:
         if self._states is not None:
             self._states.keep(plan)
         return self._read(plan, hidden, sample_slots, sample_ends, tapped)._replace(attention=step.attention)
+
+    def _tree_step(self, plan: StepPlan) -> TreeStep | None:
+        """What rows see in a step where some see less or more than everything up to themselves; None = no such step."""
+        settings = self.config.task.images
+        see_each_other = settings is not None and settings.see_each_other
+        if not (plan.trees or (plan.images and see_each_other)):
+            return None
+        return tree_step(plan, self.device, see_each_other=see_each_other)
+
+    @property
+    def turns_by_place(self) -> bool:
+        """Whether rope turns tokens of prompts with images by places that are not their positions."""
+        return isinstance(self.config, ModelConfig) and bool(self.config.rope.sections)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
         """A step of one token per sequence by its graph; None = no graph fits."""

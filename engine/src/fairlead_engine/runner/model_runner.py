@@ -111,7 +111,8 @@ class ModelRunner:
         self._everywhere("allocate", num_blocks, num_slots, blocks_per_slot)
         if self._drafter is not None:
             self._drafter.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
-        self._sent = SentSlots(num_slots, 0 if self._drafter is None else self._drafter.num_ahead)
+        num_ahead = 0 if self._drafter is None else self._drafter.num_ahead
+        self._sent = SentSlots(num_slots, num_ahead, has_places=self._part.turns_by_place)
 
     @property
     def state_bytes(self) -> int:

@@ -194,7 +194,7 @@ class StepGraphs:
             adapted=adapted,
             adapted_reads=adapted,
             states=StateRows(slots, ()) if self._model.config.recurrent else None,
-            places=None if self._model.vision is None else positions + shifts,
+            places=positions + shifts if self._model.config.rope.sections else None,
         )
         taps = Taps(self._tapped_layers, self._buffers.tapped[:size]) if self._tapped_layers else None
         self._buffers.hidden[:size].copy_(self._model(step, self._caches, taps=taps))

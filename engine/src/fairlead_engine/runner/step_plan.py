@@ -118,9 +118,11 @@ _NONE = np.empty(0, np.int64)
 class SentSlots:
     """The devices' knowledge of each slot's tokens and block table: a step sends only news."""
 
-    def __init__(self, num_slots: int, num_ahead: int = 0) -> None:
-        """`num_ahead`: known tokens behind a chunk's end, sent with the chunk."""
+    def __init__(self, num_slots: int, num_ahead: int = 0, *, has_places: bool = True) -> None:
+        """`num_ahead`: known tokens behind a chunk's end, sent with the chunk. `has_places`: whether tokens behind
+        images have other places than their positions."""
         self._num_ahead = num_ahead
+        self._has_places = has_places
         self._owners: list[Sequence | None] = [None] * num_slots
         self._num_tokens = [0] * num_slots
         self._tables: list[list[int] | None] = [None] * num_slots
@@ -171,7 +173,7 @@ class SentSlots:
         """Differences of places and positions behind each item's images, noted likewise; empty without images."""
         for item in batch.chunks:
             images = item.sequence.images
-            self._had_images = self._had_images or bool(images)
+            self._had_images = self._had_images or (self._has_places and bool(images))
             if self._had_images:
                 self._shifts[item.sequence.slot] = shift_behind(images)
         if not self._had_images:
@@ -244,7 +246,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         new_blocks=sent.new_blocks(batch),
         adapters=sent.adapters(batch, slots),
         soft_rows=soft_rows,
-        images=_images(batch) if len(shifts) else [],
+        images=_images(batch),
         places=_places(batch, shifts) if len(shifts) else _NONE,
         restored=batch.restored,
         kept=kept,

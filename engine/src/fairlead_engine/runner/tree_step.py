@@ -23,7 +23,7 @@ _NO_TOKEN = -9
 
 
 class TreeStep(NamedTuple):
-    """Additional input of the rows of a step with trees."""
+    """Additional input of the rows of a step with trees, or with images whose tokens see each other."""
 
     places: Tensor
     """int64 [tokens]: position of each row in its sequence if accepted, for rope."""
@@ -63,8 +63,8 @@ def depths_of(parents: list[int]) -> list[int]:
     return found
 
 
-def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
-    """The trees of a plan, on the device in one copy."""
+def tree_step(plan: StepPlan, device: torch.device, *, see_each_other: bool = False) -> TreeStep:
+    """The trees of a plan, on the device in one copy. `see_each_other`: whether tokens of an image do."""
     row_ends = plan.num_queries.cumsum()
     num_rows = int(row_ends[-1])
     # An even number of columns, so that each line begins where kernels compiled for aligned addresses may read.
@@ -77,6 +77,8 @@ def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
         limits[rows] = places[first]
         bits[rows] = ancestor_bits(parents)
         places[rows] = places[first] + depths_of(parents)
+    for each in plan.images if see_each_other else ():
+        limits[each.row : each.row + each.end - each.start] = each.image.end
     on_device = to_device(numbers, device)[:, :num_rows]
     return TreeStep(on_device[0], TreeRows(on_device[1], on_device[2]))
 

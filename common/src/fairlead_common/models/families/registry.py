@@ -15,6 +15,7 @@ from fairlead_common.models.families.deepseek import (
     parse_glm4_moe_lite,
     parse_glm_moe_dsa,
 )
+from fairlead_common.models.families.gemma3 import parse_gemma3_seeing
 from fairlead_common.models.families.gemma4 import parse_gemma4
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.llama4 import parse_llama4
@@ -50,6 +51,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "FalconH1ForCausalLM": FamilyFields("falcon_h1", hybrids.parse_falcon_h1),
     "Gemma2ForCausalLM": FamilyFields("gemma2", dense.parse_gemma2),
     "Gemma3ForCausalLM": FamilyFields("gemma3_text", dense.parse_gemma3),
+    "Gemma3ForConditionalGeneration": FamilyFields("gemma3", parse_gemma3_seeing),
     "Gemma4ForCausalLM": FamilyFields("gemma4_text", parse_gemma4),
     "Glm4ForCausalLM": FamilyFields("glm4", dense.parse_glm4),
     "Glm4MoeForCausalLM": FamilyFields("glm4_moe", experts.parse_glm4_moe),

@@ -206,13 +206,11 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
     size = metadata.block_size
     blocks = metadata.block_tables[sequences].gather(1, position // size)
     rows, trees = starts + query, metadata.trees if queries > 1 else None
-    own = last_token - last_query + query
-    ahead: Tensor | int = 0
-    if trees is not None:
-        visible, ahead = visible_tokens(trees.limits[rows], trees.bits[rows], context), trees.ahead(rows, own)
-    else:
-        visible = token <= own.unsqueeze(2)
-    return Group(rows, blocks * size + position % size, visible, kept, trees is not None, ahead)
+    own, slots = last_token - last_query + query, blocks * size + position % size
+    if trees is None:
+        return Group(rows, slots, token <= own.unsqueeze(2), kept, False)
+    visible = visible_tokens(trees.limits[rows], trees.bits[rows], context)
+    return Group(rows, slots, visible, kept, True, trees.ahead(rows, own))
 
 
 def _attend(query: Tensor, stored: list[StoredHeads], group: Group, scoring: Scoring) -> Tensor:

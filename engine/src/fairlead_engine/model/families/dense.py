@@ -15,7 +15,7 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import ParallelLayer
 from fairlead_engine.model.weights import BEFORE_BOTH, NormNames, Weights
 
-_GEMMA_NORMS = NormNames(
+GEMMA_NORMS = NormNames(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
 )
 _GLM4_NORMS = NormNames("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
@@ -49,7 +49,7 @@ def build_cohere2(weights: Weights, config: ModelConfig) -> Decoder:
 
 
 def build_gemma(weights: Weights, config: ModelConfig) -> Decoder:
-    return build(weights, config, _GEMMA_NORMS, gelu_mul)
+    return build(weights, config, GEMMA_NORMS, gelu_mul)
 
 
 def build_glm4(weights: Weights, config: ModelConfig) -> Decoder:

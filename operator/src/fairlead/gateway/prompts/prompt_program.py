@@ -202,6 +202,7 @@ class PromptReading:
             special_tokens=info.special_tokens,
             joins_pairs=info.joins_pairs,
             image_token=info.image_token,
+            image_frame=info.image_frame,
             instructs_tools=info.instructs_tools,
         )
         if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
