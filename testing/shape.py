@@ -28,11 +28,11 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 92_990,
-    "lines of tests, e2e and testing": 100_190,
-    "modules of the product": 573,
-    "% placeholder words in docstrings": 6.0,
-    "short modules with one importer": 5,
+    "lines of the product": 96_800,
+    "lines of tests, e2e and testing": 103_100,
+    "modules of the product": 600,
+    "% placeholder words in docstrings": 6.3,
+    "short modules with one importer": 6,
     "class names defined twice": 3,
     "loose modules of the engine": 5,
     "classes of more than 30 methods": 0,
