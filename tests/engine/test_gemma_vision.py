@@ -4,6 +4,7 @@ token behind them, whatever the steps."""
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -238,8 +239,10 @@ def test_drafts_behind_an_image_are_the_references_choice(folder, reference, pro
 
 def test_every_rank_sees_the_images(folder, reference, processor):
     engine = make_engine(folder, tensor_parallel_size=2, max_num_batched_tokens=40)
-    scenes = many(engine)[:5]
-    for scene, output in zip(scenes, serve(engine, scenes, 4, per_step=2), strict=True):
+    with closing(engine.runner):
+        scenes = many(engine)[:5]
+        outputs = serve(engine, scenes, 4, per_step=2)
+    for scene, output in zip(scenes, outputs, strict=True):
         scene.check(reference, processor, output)
 
 
