@@ -11,6 +11,7 @@ from fairlead.gateway.openai.parse import parse
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.openai.instructed import instruction
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.wire.messages import ModelInfo
 from fairlead_engine.api.answers.answer_formats import choose_formats
@@ -53,7 +54,7 @@ async def test_gateway_and_engine_make_the_same_prompt(
     body = json.dumps({"model": "old", "messages": messages, **({"tools": tools} if tools else {})}).encode()
     prompt = await reader.read(parse("/v1/chat/completions", body, [], request_id="1"), [model.tokenizer.digest])
     [tokens] = prompt.by_digest[model.tokenizer.digest]
-    [(ids, _)] = prompts_here(decode(body, ChatRequest), model, chat_fields, [])
+    [(ids, _)] = prompts_here(decode(body, ChatRequest, UnknownFields("refuse")), model, chat_fields, [])
     assert list(tokens.token_ids) == ids
     text = model.tokenizer.decode(ids, skip_special_tokens=False)
     assert (instruction(TOOLS) in text) is bool(tools)

@@ -20,6 +20,7 @@ from fairlead.gateway.prompts.fields import raw_prompt
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.openai.prompts import TextPrompts
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.wire.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_common.wire.messages import FIELD_TOKENS, ModelInfo, PromptTokens
@@ -132,8 +133,11 @@ def engine_ids(path: str, body: dict[str, Any]) -> list[list[int]] | None:
     raw = json.dumps({"model": "dinghy", **body}).encode()
     try:
         if path == CHAT:
-            return [prompt.token_ids for prompt in prompts_here(decode(raw, ChatRequest), ENGINE, chat_fields)]
-        request = decode(raw, CompletionRequest)
+            return [
+                prompt.token_ids
+                for prompt in prompts_here(decode(raw, ChatRequest, UnknownFields("refuse")), ENGINE, chat_fields)
+            ]
+        request = decode(raw, CompletionRequest, UnknownFields("refuse"))
         return [prompt.token_ids for prompt in prompts_here(request, ENGINE, lambda request: request.prompt_fields)]
     except RequestError:
         return None

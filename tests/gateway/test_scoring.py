@@ -9,6 +9,7 @@ import pytest
 from fairlead.gateway.openai.parse import parse
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead_common.http.lanes import Pacer
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.messages import ModelInfo, PromptTokens
 from fairlead_engine.api.prompts import given_prompts
 from fairlead_engine.api.request_body import decode
@@ -47,13 +48,19 @@ async def test_gateway_and_engine_make_the_same_prompts(tmp_path: Path, joins_pa
     for path, fields in BODIES:
         raw = msgspec.json.encode({"model": "m", **fields})
         schema = ENDPOINTS[path]
-        expected = prompts_here(decode(raw, schema), model, lambda request: request.prompt_fields)
+        expected = prompts_here(
+            decode(raw, schema, UnknownFields("refuse")), model, lambda request: request.prompt_fields
+        )
         read = await reader.read(parse(path, raw, [], request_id="r"), [digest])
         sent = msgspec.json.decode(read.tokens_field(digest) or b"null", type=PromptTokens)
         assert sent.prompts == [list(prompt.token_ids) for prompt in expected]
         starts = [prompt.second_start for prompt in expected]
         assert sent.second_starts == (starts if joins_pairs and path != "/v1/classify" else [])
-        again = decode(msgspec.json.encode({"model": "m", **fields, "fairlead_prompt_tokens": sent}), schema)
+        again = decode(
+            msgspec.json.encode({"model": "m", **fields, "fairlead_prompt_tokens": sent}),
+            schema,
+            UnknownFields("refuse"),
+        )
         assert given_prompts(again.prompt_fields, again, model) is not None, "and the engine takes them"
         assert prompts_here(again, model, lambda request: request.prompt_fields) == expected
     wrong: list[dict[str, Any]] = [{"query": "a", "documents": [5]}, {"query": "a", "documents": ["a " * 600]}]

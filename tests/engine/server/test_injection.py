@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_engine.api.injectable_answer import InjectableAnswer, TurnsReader
 from fairlead_engine.api.request_body import decode
 from fairlead_engine.api.schemas import ChatRequest
@@ -168,7 +169,9 @@ async def test_a_result_is_rendered_behind_the_answer_whatever_else_is_said(star
     prompts, max_model_len = service.prompts, service.model().info.max_model_len
     for said in ("ahoy", "ANSWERSOFAR", "TURN"):
         messages = [{"role": "user", "content": said}]
-        request = decode(json.dumps({"model": "tiny", "messages": messages}).encode(), ChatRequest)
+        request = decode(
+            json.dumps({"model": "tiny", "messages": messages}).encode(), ChatRequest, UnknownFields("refuse")
+        )
         prompt = EngineRequest(request_id="r", prompt_token_ids=[1], sampling=SamplingParams(), arrival_time=0.0)
         answer = InjectableAnswer(request, prompt, TurnsReader(lambda _: None, [1]), None)
         [expected] = await prompts.encoded(["<|end|><|tool|>9<|end|><|assistant|>"])

@@ -28,6 +28,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Stored dtypes of weights that are not quantised."""
 _DECODER = ("model.embed_tokens", "model.per_layer_", "model.layers.", "model.norm.", "lm_head.", "mtp.")
 """Beginnings of the names of a decoder's tensors, and of those of a layer that guesses."""
+VALUES_OF_WEIGHTS = ("weight", "weight_packed", "qweight")
+"""Last parts of the names of tensors with a layer's numbers, in all formats."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 """Older checkpoints store the rotary frequencies, which follow from the configuration; quantised checkpoints may have
 scales of an 8-bit cache or of queries, computed here anew."""

@@ -16,7 +16,7 @@ from fairlead_engine.kernels.expert_product import ExpertWeights
 from fairlead_engine.kernels.gates import SILU, Gate
 from fairlead_engine.kernels.norm_rope_store import HeadNorm
 from fairlead_engine.kernels.routes import ExpertRouting
-from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
+from fairlead_engine.model.checkpoint import VALUES_OF_WEIGHTS, WHOLE, Checkpoint
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
 from fairlead_engine.model.guessing_layer import GuessingLayer
@@ -603,7 +603,7 @@ class Weights:
 
     def has(self, layer: str) -> bool:
         """Whether the checkpoint has a weight of this layer."""
-        return self._checkpoint.has(f"{layer}.weight")
+        return any(self._checkpoint.has(f"{layer}.{values}") for values in VALUES_OF_WEIGHTS)
 
     def skip(self, prefix: str) -> None:
         """Lets tensors with such names be left over."""

@@ -65,6 +65,7 @@ class DraftModel:
             config, model=config.speculative_model, quantization=None, enforce_eager=True,
             speculative_method=None, speculative_model=None, num_speculative_tokens=None,
             lora_modules=None, adapter_folder=None, max_loras=None, merged_adapter=None,
+            max_image_pixels=None,
         )  # fmt: skip
         self._part = ModelPart(own, ALONE)
         check_generates(self._part.config, "speculative_model")

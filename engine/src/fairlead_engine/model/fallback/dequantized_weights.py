@@ -18,11 +18,9 @@ from fairlead_common.models.quantized_checkpoints import (
     StoredFormat,
 )
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.checkpoint import FLOATS, Checkpoint
+from fairlead_engine.model.checkpoint import FLOATS, VALUES_OF_WEIGHTS, Checkpoint
 from fairlead_engine.model.quantization.stored import choose_source
 
-_VALUES = ("weight", "weight_packed", "qweight")
-"""Last parts of the names of tensors with a layer's numbers."""
 READABLE = (AwqFormat, CompressedFormat, Fp8Format, GptqFormat)
 """Formats whose layers are stored one by one."""
 
@@ -35,7 +33,9 @@ def read_floats(folder: Path, stored: StoredFormat, dtype: torch.dtype, network:
     source, found = choose_source(None, stored), dict[str, Tensor]()
     wanted = {name for name, _ in network.named_parameters()}
     with torch.no_grad(), Checkpoint(folder, dtype, torch.device("cpu")) as checkpoint:
-        layers = {name.rpartition(".")[0] for name in checkpoint.names() if name.rpartition(".")[2] in _VALUES}
+        layers = {
+            name.rpartition(".")[0] for name in checkpoint.names() if name.rpartition(".")[2] in VALUES_OF_WEIGHTS
+        }
         layers -= {name for name, module in network.named_modules() if not isinstance(module, nn.Linear)}
         quantised = [layer for layer in sorted(layers) if source.format_of(checkpoint, layer, False) is not None]
         for layer in quantised:

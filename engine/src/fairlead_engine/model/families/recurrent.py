@@ -90,9 +90,11 @@ def build_granite_hybrid(weights: Weights, config: GraniteHybridConfig) -> Decod
 
     def feed_forward(prefix: str) -> FeedForward:
         inner, part = config.shared_expert_size, weights.shard.part(config.shared_expert_size)
-        both, parts = weights.pieces(f"{prefix}.shared_mlp.input_linear", [(inner, part), (inner, part)])
-        if not weights.has(*both):
-            (fused,), both = both, {f"{prefix}.shared_mlp.{name}_proj": inner for name in ("gate", "up")}
+        fused = f"{prefix}.shared_mlp.input_linear"
+        if weights.has(fused):
+            both, parts = weights.pieces(fused, [(inner, part), (inner, part)])
+        else:
+            both, parts = {f"{prefix}.shared_mlp.{name}_proj": inner for name in ("gate", "up")}, [part, part]
             if weights.slots is not None:  # adapters know one layer, whatever the file has
                 weights.slots.fuse(fused, both)
         shared = GatedFeedForward(
