@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ import sqlalchemy
 
 from fairlead.gateway.access import KeyedAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.stored.store import LOST_SECONDS, ResponseStore, StoreError, store_url
+from fairlead.gateway.stored.errors import StoreError
+from fairlead.gateway.stored.store import LOST_SECONDS, ResponseStore, store_url
 from fairlead.gateway.stored.tables import items, metadata, responses
 from fairlead_testing.fake_engine import Death, FakeEngine
 from fairlead_testing.fake_engine.engine import Refusal
@@ -334,6 +336,11 @@ async def test_what_is_old_is_deleted_and_a_conversation_is_as_old_as_its_last_t
 def test_a_url_that_is_none_is_refused(url: str, words: str) -> None:
     with pytest.raises(StoreError, match=re.escape(words)):
         ResponseStore(store_url(url), 1.0)
+
+
+def test_gateways_without_a_store_do_not_load_a_database() -> None:
+    program = "import sys, fairlead.gateway.gateway_command; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_a_url_may_be_in_a_file(tmp_path: Path) -> None:

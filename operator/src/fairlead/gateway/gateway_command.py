@@ -13,7 +13,7 @@ from fairlead.gateway.access import Access, KeyedAccess, KeysError, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.reader import Tokenizers
 from fairlead.gateway.server import Gateway, PreciseLoop
-from fairlead.gateway.stored.store import StoreError
+from fairlead.gateway.stored.errors import StoreError
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.routing.datastore import Datastore

@@ -28,7 +28,6 @@ from fairlead.gateway.openai.errors import OpenAIError, http_refusal
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.gateway.stored.keeper import Keeper
-from fairlead.gateway.stored.store import ResponseStore, store_url
 from fairlead.routing.datastore import Datastore
 from fairlead_common.http.client import HttpClient
 from fairlead_common.http.connections import CutConnections, listening_socket
@@ -93,6 +92,8 @@ class Gateway:
         injector = Injector(self.pools, self.upstream, settings)
         self.keeper = None
         if settings.response_store is not None:
+            from fairlead.gateway.stored.store import ResponseStore, store_url  # with 23 MB of libraries
+
             store = ResponseStore(store_url(settings.response_store), settings.response_retention)
             self.keeper = Keeper(store, settings.max_body_bytes)
         self.app = GatewayApp(

@@ -10,15 +10,19 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome, bad_request
 from fairlead.gateway.request_client import Client, Message
-from fairlead.gateway.stored.store import RUNNING, Json, NotStored, ResponseStore, StoreError
+from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
 from fairlead_common.openai.budget import MAX_MESSAGES
 from fairlead_common.openai.translate.responses import Kept
 from fairlead_common.openai.translate.responses_answers import Responses
+
+if TYPE_CHECKING:
+    from fairlead.gateway.stored.store import ResponseStore
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,9 @@ class StorableRequest(msgspec.Struct):
 class StoredTurn:
     """One response that is stored, or that goes on from a stored one."""
 
-    def __init__(self, store: ResponseStore, owner: str, asked: StorableRequest, kept: Kept, given: list[Json]) -> None:
+    def __init__(
+        self, store: "ResponseStore", owner: str, asked: StorableRequest, kept: Kept, given: list[Json]
+    ) -> None:
         self._store, self._owner, self._given = store, owner, given
         self._kept = kept
         self._asked = asked
@@ -114,7 +120,7 @@ class StoredTurn:
 class Keeper:
     """Of one gateway."""
 
-    def __init__(self, store: ResponseStore, max_bytes: int) -> None:
+    def __init__(self, store: "ResponseStore", max_bytes: int) -> None:
         """`max_bytes`: of JSON of the turns before a request."""
         self.store = store
         self._max_bytes = max_bytes

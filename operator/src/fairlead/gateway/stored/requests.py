@@ -8,8 +8,8 @@ import msgspec
 
 from fairlead.gateway.openai.errors import OpenAIError, bad_request, method_not_allowed
 from fairlead.gateway.request_client import Client
+from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
 from fairlead.gateway.stored.keeper import Keeper, unreachable
-from fairlead.gateway.stored.store import RUNNING, Json, NotStored, StoreError
 from fairlead_common.openai.translate.responses_answers import encoded_event, replayed
 
 POLL_SECONDS = 0.5

@@ -18,9 +18,9 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy.exc import SQLAlchemyError
 
+from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
 from fairlead.gateway.stored.tables import items, responses
 
-RUNNING = ("queued", "in_progress")
 LOST_SECONDS = 30.0
 """A running response that no gateway has touched for so long is lost."""
 NUM_THREADS = 4
@@ -28,20 +28,7 @@ MAX_TURNS = 10_000
 _TIMEOUT_SECONDS = 10
 _MIGRATION_LOCK = 0x666C_7374
 
-Json = dict[str, Any]
 T = TypeVar("T")
-
-
-class StoreError(Exception):
-    """The database does not do what it is told; the text is for operators."""
-
-
-class NotStored(Exception):
-    """There is no such response of this owner. `id`: of the response that is missing."""
-
-    def __init__(self, missing: str) -> None:
-        super().__init__(missing)
-        self.id = missing
 
 
 def store_url(written: str) -> str:
