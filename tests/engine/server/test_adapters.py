@@ -61,7 +61,7 @@ async def test_adapters_come_and_go_with_the_load(start_app: Any) -> None:
 
 
 async def test_adapters_are_loaded_and_unloaded_by_vllms_names(start_app: Any) -> None:
-    app = start_app()
+    app = start_app(unknown_fields="refuse")
     load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
     reply = await app.http.post(load, json={"lora_name": "pirate", "lora_path": "pirate"})
     assert (reply.status_code, reply.json()) == (200, {"id": "tiny:pirate", "status": "loaded"})

@@ -128,7 +128,7 @@ async def test_no_more_ids_become_text_than_the_model_has_context_for(
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 async def test_a_field_that_is_too_long_is_refused_by_name_in_few_words(start_app: Any, field: str, value: Any) -> None:
-    app = start_app()
+    app = start_app(unknown_fields="refuse")
     async with measured_harm() as harm:
         response = await app.chat(**{field: value})
     assert response.status_code == 400

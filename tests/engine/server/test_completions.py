@@ -87,7 +87,7 @@ async def test_tokenize_renders_a_chat(start_app: Any, tokenizer: PromptTokenize
 async def test_wrong_tokenizer_requests_are_refused_by_name(
     start_app: Any, path: str, body: dict[str, Any], param: str
 ) -> None:
-    response = await start_app().http.post(path, json=body)
+    response = await start_app(unknown_fields="refuse").http.post(path, json=body)
     assert response.status_code in (400, 404)
     assert response.json()["error"]["param"] == param
 

@@ -117,7 +117,7 @@ async def test_a_gateway_counts_what_its_engine_would_read(dinghy: Any) -> None:
 async def test_an_engines_refusals_are_anthropics(
     start_app: Any, body: Any, status: int, kind: str, words: str
 ) -> None:
-    response = await start_app().http.post(PATH, json=body)
+    response = await start_app(unknown_fields="refuse").http.post(PATH, json=body)
     error = response.json()
     assert (response.status_code, error["type"], error["error"]["type"]) == (status, "error", kind)
     assert words in error["error"]["message"]

@@ -42,7 +42,7 @@ def error_of(response: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 async def test_a_wrong_value_in_a_chat_is_refused_by_name(start_app: Any, field: str, value: Any) -> None:
-    app = start_app()
+    app = start_app(unknown_fields="refuse")
     response = await app.http.post("/v1/chat/completions", content=json.dumps({**CHAT, field: value}))
     assert response.status_code == 400
     error = error_of(response)
@@ -129,7 +129,7 @@ async def test_a_wrong_prompt_is_refused_by_its_place(start_app: Any, prompt: An
 async def test_a_wrong_value_in_a_completion_is_refused_by_name(
     start_app: Any, fields: dict[str, Any], param: str
 ) -> None:
-    response = await start_app().complete(**fields)
+    response = await start_app(unknown_fields="refuse").complete(**fields)
     assert response.status_code == 400
     assert error_of(response)["param"] == param
 

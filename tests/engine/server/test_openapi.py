@@ -57,6 +57,7 @@ PATHS = {("post", path) for path in REQUESTS} | {
     *(("get", f"/api/{name}") for name in ("tags", "ps", "version")),
     ("get", "/health"),
     ("get", "/ready"),
+    *(("get", f"/{name}") for name in ("ping", "version", "load")),
     ("get", "/metrics"),
     ("get", "/fairlead/v1/model"),
     ("get", "/fairlead/v1/kv/blocks"),

@@ -126,7 +126,7 @@ async def test_a_malformed_field_is_refused_by_name(start_app: Any, tokens: Any)
 
 async def test_tokenize_knows_no_such_field(start_app: Any, tokenizer: PromptTokenizer) -> None:
     body = {"prompt": "ahoy", "fairlead_prompt_tokens": given(tokenizer, IDS)}
-    response = await start_app().http.post("/tokenize", json=body)
+    response = await start_app(unknown_fields="refuse").http.post("/tokenize", json=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "fairlead_prompt_tokens"
 

@@ -21,10 +21,12 @@ _MOST_NAMES = 100
 _LONGEST_NAME = 128
 """Characters of a name in the log."""
 _DECISIVE = (
-    "chat_template", "documents", "ebnf", "json_schema", "logits_processors", "lora_path", "regex", "stop_regex",
-    "structural_tag", "truncate_prompt_tokens",
+    "chat_template", "documents", "ebnf", "echo", "json_schema", "logits_processors", "lora_path", "regex",
+    "stop_regex", "structural_tag", "truncate_prompt_tokens",
 )  # fmt: skip
 """Fields of other servers without which an answer would be another; refused by any setting, unless they are empty."""
+_DECISIVE_PARTS = ("response_format.", "structured_outputs.")
+"""Beginnings of places whose unknown fields may be what an answer is to keep to."""
 _UNKNOWN = "Object contains unknown field"
 """Beginning of msgspec's error."""
 
@@ -57,8 +59,10 @@ class UnknownFields:
         left_out: list[str] = []
         found = msgspec.json.decode(body)
         known = _known(found, _type_of(schema), "", left_out)
-        if decisive := next((name for name in left_out if name in _DECISIVE and found[name]), None):
-            raise msgspec.ValidationError(f"{_UNKNOWN} `{decisive}`")
+        for place in left_out:
+            if place.startswith(_DECISIVE_PARTS) or (place in _DECISIVE and found[place]):
+                above, _, name = place.rpartition(".")
+                raise msgspec.ValidationError(f"{_UNKNOWN} `{name}`" + (f" - at `$.{above}`" if above else ""))
         for name in dict.fromkeys(left_out):
             self._tell(name[:_LONGEST_NAME])
         return decode(msgspec.json.encode(known))
