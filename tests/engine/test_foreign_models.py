@@ -208,7 +208,7 @@ REFUSED = {
     "gptj": ({"model_type": "gptj"}, "GPTJForCausalLM, whose attention is its own and cannot be replaced"),
     "pixels": (
         {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "vision_config": {}},
-        "with vision_config.*text alone can be served, and Qwen2_5_VLForConditionalGeneration",
+        "with vision_config.*text alone can be served, and .*Qwen2_5_VLForConditionalGeneration",
     ),
     "base": ({"model_type": "gpt2", "architectures": ["GPT2Model"]}, "can be served, is GPT2LMHeadModel"),
     "quantised": (
