@@ -70,8 +70,14 @@ class ExpertsConfig(ModelConfig):
         return parts
 
 
+_MOST_EXPERTS = 65_536
+"""Of a layer: a hundred times those of published models, and few enough for a number of each."""
+
+
 def expert_counts(fields: JsonFields, name: str, num: int, chosen: int) -> dict[str, Any]:
     """Number of experts, and of experts per token; `chosen`: the default of the family."""
+    if num > _MOST_EXPERTS:
+        raise fields.invalid(name, f"must be at most {_MOST_EXPERTS}")
     per_token = fields.positive_int("num_experts_per_tok", chosen)
     if per_token > num:
         raise fields.invalid("num_experts_per_tok", f"must be at most {name} ({num})")
