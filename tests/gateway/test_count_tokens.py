@@ -70,7 +70,7 @@ async def test_a_models_own_path_needs_no_model(start) -> None:
     ],
 )
 async def test_refusals_are_anthropics(start, body: Any, status: int, kind: str, words: str) -> None:
-    setup = await start()
+    setup = await start(unknown_fields="refuse")
     found, answer, headers = await setup.post(body, PATH, headers={"anthropic-version": "?", "anthropic-beta": "a,b"})
     assert (found, answer["type"], answer["error"]["type"]) == (status, "error", kind)
     assert words in answer["error"]["message"]

@@ -75,7 +75,7 @@ async def test_a_full_engine_is_left_for_another_and_refusals_are_ollamas(start,
     ],
 )
 async def test_refusals_are_ollamas(start, path: str, body: Any, status: int, words: str) -> None:
-    setup = await start()
+    setup = await start(unknown_fields="refuse")
     found, answer, _ = await setup.post(body, path)
     assert (found, list(answer)) == (status, ["error"])
     assert words in answer["error"]
