@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from fairlead.routing.kv_index import SWEEP_SLICE, Expectation, KVIndex, SeqGap
-from fairlead_common.wire.blocks import BlockHash, hash_blocks
+from fairlead_common.wire.blocks import BlockHash, hash_blocks, state_hash
 
 UIDS = [f"replica-{number}" for number in range(12)]
 PROMPTS = [
@@ -17,6 +17,7 @@ PROMPTS = [
 ]
 """Prompts of which many begin alike."""
 BLOCKS = sorted({block for prompt in PROMPTS for block in prompt})
+BLOCKS += map(state_hash, list(BLOCKS))
 
 uids = st.sampled_from(UIDS)
 some_blocks = st.sets(st.sampled_from(BLOCKS))
@@ -74,7 +75,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(target=under_way, uid=uids, prompt=prompts, start=st.integers(0, 3))
     def expect(self, uid: str, prompt: list[BlockHash], start: int) -> Expectation:
-        expectation = self.index.expect(uid, prompt[start:])
+        expectation = self.index.expect(uid, [*prompt[start:], *map(state_hash, prompt[-1:])])
         self.expected[uid].update(expectation.hashes)
         self.open.add(expectation)
         return expectation
@@ -90,7 +91,13 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(prompt=prompts)
     def prompts_match(self, prompt: list[BlockHash]) -> None:
         both = {uid: self.held.get(uid, set()) | set(self.expected[uid]) for uid in UIDS}
-        assert self.index.match(prompt) == naive_match(both, prompt)
+        matched = self.index.match(prompt)
+        assert matched == naive_match(both, prompt)
+        states = {
+            uid: max((at for at in range(1, num + 1) if state_hash(prompt[at - 1]) in both[uid]), default=0)
+            for uid, num in matched.items()
+        }
+        assert self.index.match_states(prompt, matched) == {uid: num for uid, num in states.items() if num}
         held = naive_match(self.held, prompt)
         assert {uid: num for uid in UIDS if (num := self.index.num_held(uid, prompt))} == held
 

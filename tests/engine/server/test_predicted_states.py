@@ -1,7 +1,6 @@
 """What a gateway expects of the caches of engines whose models keep states is what they find there.
 
-Of talks that grow, some with the same beginning. The first prompt that parts from another between two snapshots finds
-less than is expected of it: all blocks before a snapshot are told, and the state behind them is not kept.
+Of talks with few beginnings, of which some are cut back and go on otherwise.
 """
 
 import asyncio
@@ -45,6 +44,9 @@ async def talk(client: httpx.AsyncClient, draw: random.Random, beginning: str) -
     """Predicted and actual cached tokens of each turn."""
     text, seen = beginning, []
     for _ in range(NUM_TURNS):
+        if draw.random() < 0.2:
+            words = text.split(" ")
+            text = " ".join(words[: draw.randint(10, len(words))])
         text += " " + " ".join(draw.choices(WORDS, k=draw.randint(1, 20)))
         reply = await client.post("/v1/completions", json={"model": "tiny", "prompt": text, "max_tokens": 4})
         assert reply.status_code == 200, reply.text

@@ -48,6 +48,11 @@ def _prefixed(raw: bytes | None) -> bytes:
 NO_EXTRA = extra_bytes()
 
 
+def state_hash(block_hash: BlockHash) -> BlockHash:
+    """The name of a recurrent model's state behind a block, in lists of blocks: a child of the block."""
+    return block_hash[:-1] + bytes((block_hash[-1] ^ 1,))
+
+
 def hash_block(parent: BlockHash, token_ids: Sequence[int], extra: bytes = NO_EXTRA) -> BlockHash:
     """The hash of one whole block that follows `parent`."""
     return _hash(parent, _little_endian(token_ids), extra)

@@ -84,6 +84,9 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     """Adapters that requests may name in `model`, as of this message; loads report later changes."""
     shares_prefixes: bool = True
     """Whether prompts with a common beginning share computed KV blocks."""
+    keeps_states: bool = False
+    """Whether the model is recurrent: a cached prefix is of use up to the deepest block whose state is kept. Kept
+    states are listed as blocks (`state_hash`)."""
     joins_pairs: bool = False
     """Whether two texts to compare form one prompt, as for a cross-encoder; otherwise each text is a prompt."""
     image_token: str | None = None
@@ -199,6 +202,8 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
     kv_blocks_total: Count
     kv_blocks_host: Count = 0
     """Blocks that the host's memory has room for beside the device's: prefixes there can be reused, too."""
+    kv_states: Count = 0
+    """States that a recurrent model can keep, which are listed beside the blocks."""
     kv_tokens: Count
     """Tokens of running requests that are in the cache: what each decode step reads."""
     token_budget: Count

@@ -263,6 +263,7 @@ class ServedModel:
             architecture=info.architecture,
             adapters=adapters,
             shares_prefixes=info.shares_prefixes,
+            keeps_states=info.keeps_states,
             joins_pairs=tokenizer.joins_pairs,
             image_token=tokenizer.image_token,
             image_frame=tokenizer.image_frame,

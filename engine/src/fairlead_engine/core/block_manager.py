@@ -5,11 +5,11 @@ leaves. Block ids and hashes only, never tensors; the runner reads the block tab
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Set
+from itertools import chain, takewhile
 from typing import Protocol
 
-from fairlead_common.wire.blocks import ROOT, BlockHash, hash_block, hash_blocks
+from fairlead_common.wire.blocks import ROOT, BlockHash, hash_block, hash_blocks, state_hash
 from fairlead_engine.core.host_blocks import HostTier
 from fairlead_engine.core.state_snapshots import StateSnapshots
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
@@ -17,7 +17,7 @@ from fairlead_engine.types.sequences import Sequence
 
 
 class BlockListener(Protocol):
-    """Is told which prefixes the cache holds. Called within a step: return at once."""
+    """Is told which prefixes the cache holds, and which states (`state_hash`). Called within a step: return at once."""
 
     def stored(self, parent: BlockHash, hashes: list[BlockHash]) -> None:
         """The hashes, each the parent of the next, became reusable."""
@@ -70,9 +70,9 @@ class BlockManager:
 
     def reset(self) -> None:
         """Empties all blocks. Only while no sequence has any."""
-        for block_hash in dict.fromkeys((*self._block_of, *self.host)):
-            if self.listener is not None and (self.states is None or self.states.is_usable(block_hash)):
-                self.listener.removed(block_hash)
+        if self.listener is not None:
+            for each in self.published():
+                self.listener.removed(each)
         self.host.clear()
         if self.states is not None:
             self.states.clear()
@@ -86,9 +86,9 @@ class BlockManager:
         """Empty and evictable blocks."""
         return len(self._free)
 
-    def published(self) -> set[BlockHash]:
-        """Hashes of all reusable blocks of both tiers, as a new set."""
-        return set(self._block_of).union(self.host)
+    def published(self) -> Set[BlockHash]:
+        """Hashes of all reusable blocks of both tiers and of kept states, as a new set in a steady order."""
+        return dict.fromkeys(chain(self._block_of, self.host, map(state_hash, self.states or ()))).keys()
 
     def holds(self, block_hash: BlockHash) -> bool:
         """Whether a block with this hash is reusable."""
@@ -118,11 +118,14 @@ class BlockManager:
             del matched[self.states.deepest(sequence.block_hashes, len(matched)) :]
         return matched
 
-    def tell_lost(self, hashes: list[BlockHash]) -> None:
-        """Tells the listener of cached blocks that are not usable any more."""
-        for block_hash in hashes:
-            if self.listener is not None and self.holds(block_hash):
-                self.listener.removed(block_hash)
+    def tell_state(self, block_hash: BlockHash, *, is_kept: bool) -> None:
+        """Tells the listener whether the state behind a block is kept."""
+        if self.listener is None:
+            return
+        if is_kept:
+            self.listener.stored(block_hash, [state_hash(block_hash)])
+        else:
+            self.listener.removed(state_hash(block_hash))
 
     def hosted(self, sequence: Sequence, first: int) -> list[BlockHash]:
         """Hashes of the sequence's blocks from `first` on that are in the host's memory alone."""
@@ -313,16 +316,9 @@ class BlockManager:
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
         """Tells the listener the sequence's new hashes, up to block `end`."""
-        if self.listener is None or not hashes:
-            return
-        first = end - len(hashes)
-        parents = [sequence.block_hashes[first - 1] if first else ROOT, *hashes]
-        if self.states is None:
-            self.listener.stored(parents[0], hashes)
-            return
-        for parent, block_hash in zip(parents, hashes, strict=False):
-            if self.states.is_usable(block_hash):
-                self.listener.stored(parent, [block_hash])
+        if self.listener is not None and hashes:
+            first = end - len(hashes)
+            self.listener.stored(sequence.block_hashes[first - 1] if first else ROOT, hashes)
 
     def _evict(self, block: int) -> None:
         """Gives a block's prefix to the host, or forgets the prefix."""
@@ -345,7 +341,7 @@ class BlockManager:
         """Tells the listener that no tier has the hash any more."""
         if self._adapter_of:
             self._adapter_of.pop(block_hash, None)
-        if self.listener is not None and (self.states is None or self.states.is_usable(block_hash)):
+        if self.listener is not None:
             self.listener.removed(block_hash)
-        if self.states is not None:  # blocks are evicted from the end of a chain on
-            self.tell_lost(self.states.drop(block_hash))
+        if self.states is not None and self.states.drop(block_hash):
+            self.tell_state(block_hash, is_kept=False)

@@ -85,7 +85,7 @@ class LoadGauge:
 
     def load(self, num_failed_checks: int) -> EngineLoad:
         scheduler, counters, drafting = self._scheduler, self._scheduler.counters, self._scheduler.drafting
-        num_held_back, host = scheduler.num_held_back, scheduler.blocks.host
+        num_held_back, host, states = scheduler.num_held_back, scheduler.blocks.host, scheduler.blocks.states
         if drafting is None:
             step_cost = messages.StepCost(**self._step_cost.coefficients)
         else:
@@ -99,6 +99,7 @@ class LoadGauge:
             kv_blocks_free=scheduler.blocks.num_free,
             kv_blocks_total=scheduler.blocks.num_blocks,
             kv_blocks_host=host.num_places,
+            kv_states=0 if states is None else states.num_places,
             kv_tokens=scheduler.slots.num_kv_tokens,
             num_steps=self._step_cost.num_steps,
             num_preemptions=counters.num_preemptions,

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fairlead_common.wire.blocks import ROOT
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.state_snapshots import StateSnapshots
 from fairlead_engine.types.batch import NO_SNAPSHOT, AcceptedDrafts, Batch
@@ -88,24 +87,22 @@ class RecurrentStates:
         if sequence.kept_end:
             block_hash = sequence.block_hashes[sequence.kept_end // self._blocks.block_size - 1]
             if (snapshot := self._snapshots.lift(block_hash)) is not None:
+                self._blocks.tell_state(block_hash, is_kept=False)
                 return snapshot
         return self._taken()
 
     def _taken(self) -> int | None:
         snapshot, lost = self._snapshots.take()
-        self._blocks.tell_lost(lost)
+        if lost is not None:
+            self._blocks.tell_state(lost, is_kept=False)
         return snapshot
 
     def _name(self, sequence: Sequence, end: int, snapshot: int) -> bool:
         """Whether the state behind `end` tokens is of use: their blocks are there."""
-        blocks, size = self._blocks, self._blocks.block_size
-        hashes = sequence.block_hashes[: end // size]
-        if len(hashes) * size < end or not blocks.holds(hashes[-1]):
-            blocks.tell_lost(self._snapshots.give_back(snapshot))
+        last = end // self._blocks.block_size - 1
+        if len(sequence.block_hashes) <= last or not self._blocks.holds(sequence.block_hashes[last]):
+            self._snapshots.give_back(snapshot)
             return False
-        new, lost = self._snapshots.name(hashes, snapshot, is_branch=end == sequence.branch)
-        blocks.tell_lost(lost)
-        for index, block_hash in enumerate(new, start=len(hashes) - len(new)):
-            if blocks.listener is not None and blocks.holds(block_hash):
-                blocks.listener.stored(hashes[index - 1] if index else ROOT, [block_hash])
+        if self._snapshots.name(sequence.block_hashes[last], snapshot, is_branch=end == sequence.branch):
+            self._blocks.tell_state(sequence.block_hashes[last], is_kept=True)
         return True

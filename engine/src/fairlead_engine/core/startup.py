@@ -246,6 +246,7 @@ def info_of(
         adapters=adapters,
         task=runner.model_config.task,
         shares_prefixes=blocks.enable_prefix_caching,
+        keeps_states=blocks.states is not None,
         start_seconds=start_seconds,
     )
 

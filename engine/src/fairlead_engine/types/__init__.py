@@ -269,5 +269,7 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     """Kinds of requests that the model serves."""
     shares_prefixes: bool = True
     """Whether prompts with a common beginning share its computation."""
+    keeps_states: bool = False
+    """Whether the model is recurrent; see `ModelBrief.keeps_states`."""
     start_seconds: dict[str, float]
     """Seconds by phase of the start: import (from the process's beginning on), load, cache, compile, warm_up."""

@@ -205,7 +205,7 @@ class ReplicaStream:
             if num_bytes > MAX_LOAD_BYTES:
                 raise _Broken(f"a load has more than {MAX_LOAD_BYTES} bytes")
             told = self._decode_load(line.load)
-            self._told_blocks = told.kv_blocks_total + told.kv_blocks_host
+            self._told_blocks = told.kv_blocks_total + told.kv_blocks_host + told.kv_states
             if self._announced_seq > self._seq:
                 raise _Gone(f"change {self._announced_seq} was announced, {self._seq} is the last that came")
             self._announced_seq = told.seq

@@ -76,6 +76,7 @@ class ModelInfoClient:
             max_model_len=brief.max_model_len,
             num_kv_blocks=brief.num_kv_blocks,
             shares_prefixes=brief.shares_prefixes,
+            keeps_states=brief.keeps_states,
         )
         return replace(
             replica,

@@ -9,11 +9,11 @@ replicas' bits never take more than twice the room of held blocks, since each ch
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from fairlead_common.wire.blocks import BlockHash
+from fairlead_common.wire.blocks import BlockHash, state_hash
 
 SWEEP_SLICE = 2048
 """Blocks looked at per applied change for bits of replicas that left: well below a millisecond."""
@@ -146,6 +146,23 @@ class KVIndex:
         if hashes:
             _record(matched, uids, holding, num_blocks + 1)
         return matched
+
+    def match_states(self, hashes: Sequence[BlockHash], matched: Mapping[str, int]) -> dict[str, int]:
+        """By replica, how many of its `matched` blocks of a prompt there are up to the last with a state that it keeps
+        or is computing; no zeros. For recurrent models."""
+        found: dict[str, int] = {}
+        ends: dict[int, int] = {}
+        for uid, num_blocks in matched.items():
+            ends[num_blocks] = ends.get(num_blocks, 0) | self._bit(uid)
+        left = 0
+        for num_blocks in range(max(ends, default=0), 0, -1):
+            left |= ends.get(num_blocks, 0)
+            if left:
+                name = state_hash(hashes[num_blocks - 1])
+                keeping = left & (self._blocks.get(name, 0) | self._expected.get(name, 0))
+                _record(found, self._uids, keeping, num_blocks)
+                left ^= keeping
+        return found
 
     def num_held(self, uid: str, hashes: Sequence[BlockHash]) -> int:
         """How many of a prompt's first blocks one replica holds, apart from expected blocks."""

@@ -90,6 +90,11 @@ class Prompt:
         return None
 
 
+def keeps_states(replica: Replica) -> bool:
+    """Whether the replica's model is recurrent; see `Limits.keeps_states`."""
+    return replica.limits is not None and replica.limits.keeps_states
+
+
 def block_size_of(replica: Replica) -> int:
     """Tokens per block of this replica's cache."""
     return replica.limits.block_size if replica.limits is not None else DEFAULT_BLOCK_SIZE

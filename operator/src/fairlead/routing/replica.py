@@ -28,6 +28,8 @@ class Limits:
     """Blocks of its KV cache; None where it has not told."""
     shares_prefixes: bool = True
     """Whether prompts share the cache of common beginnings."""
+    keeps_states: bool = False
+    """Whether a cached prefix is of use up to its deepest block with a kept state alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from fairlead.routing.datastore import Datastore, stale_at
 from fairlead.routing.in_flight import InFlightBook, InFlightRequest
 from fairlead.routing.policies import Policy
 from fairlead.routing.predictor import prefill_work
-from fairlead.routing.prompt import Prompt, block_size_of
+from fairlead.routing.prompt import Prompt, block_size_of, keeps_states
 from fairlead.routing.replica import Candidate, Decision, Load, Replica
 from fairlead.routing.replica_state import ReplicaState
 from fairlead.routing.suspects import Suspects, Suspicion
 from fairlead.routing.waits import HeldBook, SlotUse, seconds_to_slot
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.wire.adapters import UnknownAdapter
+from fairlead_common.wire.blocks import state_hash
 
 
 class _Cached(NamedTuple):
@@ -52,8 +53,8 @@ class Router:
         self.overhead = OverheadBook()
         self.held = HeldBook()
         self.replicas: tuple[Replica, ...] = ()
-        self._kinds: dict[tuple[str, int], list[Replica]] = {}
-        """Replicas by digest and block size, for one walk of the index per kind."""
+        self._kinds: dict[tuple[str, int, bool], list[Replica]] = {}
+        """Replicas by digest, block size and whether they keep states, for one walk of the index per kind."""
         self._holders: dict[str | None, frozenset[str]] = {}
         """By requested adapter; a look at a line asks for each of its tickets."""
 
@@ -62,7 +63,8 @@ class Router:
         self.replicas = tuple(replicas)
         self._kinds, self._holders = {}, {}
         for replica in replicas:
-            self._kinds.setdefault((replica.digest, block_size_of(replica)), []).append(replica)
+            kind = replica.digest, block_size_of(replica), keeps_states(replica)
+            self._kinds.setdefault(kind, []).append(replica)
         uids = frozenset(replica.uid for replica in replicas)
         for book in (self.in_flight, self.health, self.suspects, self.capacity, self.overhead):
             book.keep_only(uids)
@@ -296,10 +298,12 @@ class Router:
         """By uid, the part of the prompt cached or under computation; no zeros."""
         cached: dict[str, _Cached] = {}
         index = self.datastore.index
-        for (_, block_size), replicas in self._kinds.items():
+        for (_, block_size, keep_states), replicas in self._kinds.items():
             for tokens in prompt.tokens(replicas[0]) or ():
                 hashes = tokens.hashes(block_size)
                 matched = index.match(hashes)
+                if keep_states:
+                    matched = index.match_states(hashes, matched)
                 for uid in (replica.uid for replica in replicas if replica.uid in matched) if matched else ():
                     dues = (each.due for each in index.computing(uid, hashes[matched[uid] - 1]) if each.due is not None)
                     before = cached.get(uid, _NOTHING_CACHED)
@@ -354,7 +358,10 @@ class Router:
         index, block_size = self.datastore.index, block_size_of(replica)
         if index.seq(uid) is not None:
             chains = [tokens.hashes(block_size) for tokens in prompts]
-            sent.expectations = tuple(index.expect(uid, chain[index.num_held(uid, chain) :], due) for chain in chains)
+            coming = [chain[index.num_held(uid, chain) :] for chain in chains]
+            if keeps_states(replica):
+                coming = [[*each, state_hash(chain[-1])] for each, chain in zip(coming, chains, strict=True) if chain]
+            sent.expectations = tuple(index.expect(uid, hashes, due) for hashes in coming)
         self.capacity.sent(uid, self.in_flight.count(uid), now)
         self.health.sent(uid, sent.dispatch)
         self.in_flight.take(sent)
