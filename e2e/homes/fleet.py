@@ -62,8 +62,6 @@ class Fleet(Kubectl, ABC):
 
     home: ClassVar[str]
     """As the option `--home` names it."""
-    cold_start_seconds: ClassVar[int]
-    """Time within which an engine's start has surely failed or succeeded here, image and scheduling included."""
     system_namespace = "fairlead-system"
     """Of operator and gateways."""
 

@@ -72,7 +72,6 @@ class KubernetesFleet(Fleet):
     home = "kubernetes"
     patience = 240.0
     poll_seconds = 0.5
-    cold_start_seconds = 45
     shell_image = SHELL_IMAGE
     spot_priority = SPOT_PRIORITY
 

@@ -48,7 +48,6 @@ class LocalFleet(Fleet):
 
     home = "local"
     patience = 120.0
-    cold_start_seconds = 6
 
     def __init__(self, folder: Path, gateway: str, program: str) -> None:
         """`folder`: the fleet's data folder. `gateway`: base URL. `program`: kubectl."""

@@ -24,11 +24,12 @@ def deployment(spec: dict[str, Any] | None = None, **conditions: dict[str, Any])
     return LLMDeployment.from_body(body)
 
 
-def pod(*, terminating: bool = False, phase: str = "Pending") -> ReplicaPods:
+def pod(*, terminating: bool = False, phase: str = "Pending", engine: dict[str, Any] | None = None) -> ReplicaPods:
     metadata: dict[str, Any] = {"name": "p", "namespace": "default", "uid": "p1"}
     if terminating:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return ReplicaPods.of({"metadata": metadata, "status": {"phase": phase}})
+    statuses = [] if engine is None else [{"name": "engine", **engine}]
+    return ReplicaPods.of({"metadata": metadata, "status": {"phase": phase, "containerStatuses": statuses}})
 
 
 def test_defaults_and_routing_are_taken_over() -> None:
@@ -127,6 +128,37 @@ def test_why_the_model_cannot_be_loaded_is_what_waiting_clients_are_told() -> No
     assert outlook(deployment(Ready=ready, ModelAvailable=older), [pod()]).message == "0/1 ready; p: no such…"
 
 
+def waiting(reason: str) -> dict[str, Any]:
+    return {"state": {"waiting": {"reason": reason}}, "started": False, "restartCount": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "engine", "is_starting"),
+    [
+        ("ModelAvailable", "ModelNotFound", waiting("CrashLoopBackOff"), False),
+        ("ModelAvailable", "ModelNotFound", {"state": {"running": {}}, "started": False, "restartCount": 2}, False),
+        ("ModelAvailable", "ModelNotFound", {"state": {"running": {}}, "started": False, "restartCount": 1}, True),
+        ("ModelAvailable", "ModelNotFound", {"state": {"running": {}}, "started": True, "restartCount": 5}, True),
+        ("ModelAvailable", "SourceUnreachable", waiting("CrashLoopBackOff"), True),
+        ("Ready", "ImagePullBackOff", waiting("ImagePullBackOff"), False),
+        ("Ready", "ImagePullBackOff", waiting("ErrImagePull"), True),
+        ("Ready", "CreateContainerError", waiting("CreateContainerConfigError"), False),
+        ("Ready", "CrashLoopBackOff", waiting("CrashLoopBackOff"), True),
+        ("Ready", "OutOfMemory", waiting("CrashLoopBackOff"), True),
+    ],
+)
+def test_clients_are_refused_at_once_where_every_replica_fails_for_a_lasting_cause(
+    kind: str, reason: str, engine: dict[str, Any], is_starting: bool
+) -> None:
+    condition = {"status": "False", "reason": reason, "message": "Because.", "observedGeneration": 2}
+    found = deployment(**{kind: condition})
+    assert outlook(found, [pod(engine=engine)]).starting == is_starting
+    assert outlook(found, [pod(engine=engine)]).message == "Because."
+    assert outlook(found, [pod(engine=engine), pod()]).starting, "another may become ready"
+    older = deployment(**{kind: condition | {"observedGeneration": 1}})
+    assert outlook(older, [pod(engine=engine)]).starting
+
+
 def test_a_sentence_about_an_older_spec_is_not_told() -> None:
     older = {
         "status": "False",
@@ -146,7 +178,7 @@ def test_pods_that_go_or_are_over_do_not_count(last: ReplicaPods) -> None:
     assert not outlook(deployment({"replicas": 0}), [last]).starting
 
 
-@pytest.mark.parametrize("reason", ["SourceNotSupported", "InvalidSpec", "UnknownProfile"])
+@pytest.mark.parametrize("reason", ["SourceNotSupported", "InvalidSpec", "UnknownProfile", "ModelSourceNotFound"])
 def test_a_spec_that_cannot_run_is_answered_at_once_with_the_conditions_sentence(reason: str) -> None:
     condition = {"status": "False", "reason": reason, "message": "Change it.", "observedGeneration": 2}
     seen = outlook(deployment(Ready=condition), [])

@@ -28,8 +28,17 @@ async def test_an_unknown_model_is_404_by_name(start) -> None:
     assert status == 404
     error = error_of(body)
     assert (error["code"], error["param"], error["type"]) == ("model_not_found", "model", "invalid_request_error")
-    assert "gpt-9" in error["message"]
+    assert error["message"] == "The model 'gpt-9' does not exist. Served: 'fake'."
     assert headers["x-request-id"]
+
+
+async def test_an_unknown_model_is_told_of_few_of_many_models(start) -> None:
+    setup = await start(pools=lambda _: [make_pool(name=f"fake-{number:02}") for number in range(12)])
+    _, body, _ = await setup.post({**CHAT, "model": "gpt-9"})
+    names = ", ".join(f"'fake-{number:02}'" for number in range(10))
+    assert body["error"]["message"] == (
+        f"The model 'gpt-9' does not exist. Served: {names} and 2 more (GET /v1/models)."
+    )
 
 
 @pytest.mark.parametrize(

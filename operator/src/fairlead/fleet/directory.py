@@ -5,10 +5,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.llmdeployment import LLMDeployment, Routing, ScalingMode
-from fairlead.fleet.pods import ReplicaPods
+from fairlead.fleet.pods import ReplicaPods, is_stuck
 from fairlead.routing.replica import Replica
 from fairlead_common.wire.adapters import split_adapter
 from fairlead_common.wire.downloads import DownloadFailure
@@ -157,6 +159,11 @@ class Directory:
             return None
         return self._by_key.get((parts[1], parts[0]))
 
+    @cached_property
+    def served_names(self) -> list[str]:
+        """The first public name of each model that is not failed, sorted."""
+        return sorted(self.public_names(pool)[0] for pool in self.pools if pool.state != "failed")
+
     def public_names(self, pool: Pool) -> list[str]:
         """The names to list for `pool`: plain ones that it won, else the one with namespace."""
         model = pool.model
@@ -214,9 +221,18 @@ HOPELESS_REASONS = frozenset(
         Reason.RESOURCE_NOT_OWNED,
         Reason.SOURCE_NOT_SUPPORTED,
         Reason.SIDECARS_NOT_SUPPORTED,
+        Reason.MODEL_SOURCE_NOT_FOUND,
+        Reason.PROFILE_NOT_USABLE,
+        Reason.WEIGHTS_TOO_LARGE,
+        Reason.NOT_DIVISIBLE,
     }
 )
-"""Reasons under which the operator creates no pods until somebody changes the object."""
+"""Reasons under which the operator creates no pods until somebody changes something."""
+
+_NOT_MENDED_BY_WAITING = frozenset({Reason.IMAGE_PULL_BACK_OFF, Reason.CREATE_CONTAINER_ERROR})
+"""Reasons, beside those for an unavailable model, that do not pass by waiting."""
+_MENDED_BY_WAITING = frozenset({DownloadFailure.SOURCE_UNREACHABLE, DownloadFailure.NO_SPACE})
+"""Reasons for an unavailable model that may pass by waiting."""
 
 HOPELESS_ADAPTERS = frozenset(
     {Reason.ADAPTER_NOT_LOADED, Reason.ADAPTER_SOURCE_NOT_FOUND, Reason.SOURCE_NOT_SUPPORTED, *DownloadFailure}
@@ -259,7 +275,8 @@ def outlook(deployment: LLMDeployment, replicas: Iterable[ReplicaPods]) -> Outlo
     """Whether a replica will be ready: replicas exist that may become ready, will be created, or will be requested by
     waiting requests.
 
-    Existing replicas always count, as a condition may be older. The message is the operator's about this generation of
+    Existing replicas count, as a condition may be older, unless all fail to start again and again and the operator
+    names a cause that lies with model, image or Secret. The message is the operator's about this generation of
     the spec, preferably why the model cannot be loaded.
     """
     status, metadata, generation = deployment.status, deployment.metadata, deployment.metadata.generation
@@ -272,8 +289,9 @@ def outlook(deployment: LLMDeployment, replicas: Iterable[ReplicaPods]) -> Outlo
     ]
     is_trouble = troubles and troubles[0].get("reason") != Reason.SCALED_TO_ZERO
     message = str(troubles[0].get("message") or "") if is_trouble else ""
-    if any(each.is_active for each in replicas):
-        return Outlook(True, message or "Its replicas are starting.")
+    if pods := [pod for each in replicas if each.is_active for pod in each.pods]:
+        cause = troubles[0] if troubles else {}
+        return Outlook(not _lasts(cause) or not all(map(is_stuck, pods)), message or "Its replicas are starting.")
     if any(condition.get("reason") in HOPELESS_REASONS for condition in troubles):
         return Outlook(False, message)
     if deployment.desired_replicas != 0:
@@ -287,3 +305,10 @@ def outlook(deployment: LLMDeployment, replicas: Iterable[ReplicaPods]) -> Outlo
     else:
         who = "Fairlead's autoscaler starts a replica for the requests that wait"
     return Outlook(autoscaling is not None, message or f"It is scaled to zero; {who}.", asleep=True)
+
+
+def _lasts(trouble: Mapping[str, Any]) -> bool:
+    """Whether a condition that is False tells of a cause that somebody has to mend."""
+    if trouble.get("type") == ConditionType.MODEL_AVAILABLE:
+        return trouble.get("reason") not in _MENDED_BY_WAITING
+    return trouble.get("reason") in _NOT_MENDED_BY_WAITING

@@ -51,6 +51,18 @@ def ready_since(pod: Mapping[str, Any]) -> str | None:
     return became_ready(pod) if is_active(pod) and (pod.get("status") or {}).get("podIP") else None
 
 
+_STUCK = ("CrashLoopBackOff", "CreateContainerConfigError", "ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName")
+
+
+def is_stuck(pod: Mapping[str, Any]) -> bool:
+    """Whether the kubelet has tried twice or more to start a container that still has not started."""
+    status = pod.get("status") or {}
+    found = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    waiting = ((each.get("state") or {}).get("waiting") or {} for each in found)
+    restarted = (not each.get("started") and (each.get("restartCount") or 0) > 1 for each in found)
+    return any(each.get("reason") in _STUCK for each in waiting) or any(restarted)
+
+
 def group_of(pod: Mapping[str, Any]) -> str:
     """Equal for the pods of one replica. A pod without the label of a group is a replica by itself."""
     metadata = pod["metadata"]

@@ -262,7 +262,7 @@ class GatewayApp:
             routes.find_model(directory, name, target.chosen) if name else routes.list_models(directory, target.chosen)
         )
         if answer is None:
-            raise errors.model_not_found(name)
+            raise errors.model_not_found(name, directory.served_names)
         await client.reply(200, msgspec.json.encode(answer))
 
 

@@ -40,13 +40,13 @@ class Pools:
         without a name, 404 for an unknown name, 503 before the models are known."""
         if chosen is not None:
             if model and not answers_to(chosen, model):
-                raise model_not_found(model, here=chosen.model.key)
+                raise model_not_found(model, chosen.model.names, here=chosen.model.key)
             return self._by_uid[chosen.model.uid]
         if not model:
             raise bad_request("The field 'model' is missing.", param="model")
         pool = self.fleet.directory.find(model)
         if pool is None:
-            raise model_not_found(model) if self.fleet.synced else not_synced()
+            raise model_not_found(model, self.fleet.directory.served_names) if self.fleet.synced else not_synced()
         return self._by_uid[pool.model.uid]
 
     def _load_changed(self, uid: str, load: Load | None) -> None:

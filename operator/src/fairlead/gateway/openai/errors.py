@@ -2,6 +2,7 @@
 included. Pure."""
 
 import math
+from collections.abc import Sequence
 from enum import Enum, StrEnum
 
 import msgspec
@@ -176,10 +177,16 @@ def method_not_allowed(method: str, path: str, allowed: str) -> OpenAIError:
     return OpenAIError(405, message, code="method_not_allowed", headers=((b"allow", allowed.encode()),))
 
 
-def model_not_found(name: str, *, here: str | None = None) -> OpenAIError:
-    """404. `here`: the LLMDeployment chosen by path or Host, without this name."""
-    place = f" at {here}" if here else ""
-    return OpenAIError(404, f"The model {name!r} does not exist{place}.", param="model", code="model_not_found")
+MOST_LISTED_NAMES = 10
+
+
+def model_not_found(name: str, served: Sequence[str], *, here: str | None = None) -> OpenAIError:
+    """404. `served`: names to ask for instead. `here`: the LLMDeployment chosen by path or Host, without this name."""
+    listed, num_more = ", ".join(map(repr, served[:MOST_LISTED_NAMES])), len(served) - MOST_LISTED_NAMES
+    advice = f"Served: {listed}" if served else "No model is served"
+    advice += f" and {num_more} more (GET /v1/models)." if num_more > 0 else "."
+    message = f"The model {name!r} does not exist{f' at {here}' if here else ''}. {advice}"
+    return OpenAIError(404, message, param="model", code="model_not_found")
 
 
 def answer_too_large(what: str) -> OpenAIError:

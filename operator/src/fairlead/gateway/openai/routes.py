@@ -65,7 +65,7 @@ def find_target(path: str, host: str, directory: Directory) -> Target:
     if len(parts) == 4 and (is_known or f"{rest}/".startswith(f"{MODELS_PATH}/")):
         pool = directory.find_key(parts[1], parts[2])
         if pool is None:
-            raise model_not_found(f"{parts[1]}/{parts[2]}")
+            raise model_not_found(f"{parts[1]}/{parts[2]}", directory.served_names)
         return Target(rest, pool)
     return Target(path, None)
 
