@@ -89,6 +89,9 @@ _COLUMNS = [
         "jsonPath": ".status.scaling.signals.ttft",
     },
     {"name": "Reason", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].reason'},
+    {"name": "Profile", "type": "string", "jsonPath": ".spec.resources.profile", "priority": 1},
+    {"name": "Image", "type": "string", "jsonPath": ".spec.engine.image", "priority": 1},
+    {"name": "URL", "type": "string", "jsonPath": ".status.url", "priority": 1},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 ]
 

@@ -304,7 +304,7 @@ def test_the_columns_show_what_they_say(home: Home, name: str) -> None:
     age = cells.pop("Age")
     assert cells == {
         "Name": name, "Model": "demo://dinghy", "Ready": 1, "Desired": 2, "Queue": 3, "TTFT-P90": "250ms",
-        "Reason": "AllReplicasReady",
+        "Reason": "AllReplicasReady", "Profile": None, "Image": None, "URL": None,
     }  # fmt: skip
     assert age.endswith("s") and titles[-1] == "Age"
 

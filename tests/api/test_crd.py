@@ -60,9 +60,11 @@ def test_names_columns_and_subresources() -> None:
     (version,) = spec["versions"]
     assert spec["names"]["shortNames"] == ["llm"]
     assert spec["names"]["categories"] == ["all"]
-    assert [column["name"] for column in version["additionalPrinterColumns"]] == [
+    columns = version["additionalPrinterColumns"]
+    assert [column["name"] for column in columns if not column.get("priority")] == [
         "Model", "Ready", "Desired", "Queue", "TTFT-P90", "Reason", "Age",
     ]  # fmt: skip
+    assert [column["name"] for column in columns if column.get("priority")] == ["Profile", "Image", "URL"]
     assert version["subresources"]["scale"] == {
         "specReplicasPath": ".spec.replicas",
         "statusReplicasPath": ".status.replicas",

@@ -375,6 +375,11 @@ def test_notes_name_the_next_commands() -> None:
     assert "API_KEY" not in open_notes
 
 
+def test_notes_take_a_key_from_the_secret_that_was_given() -> None:
+    command = "get secret --namespace fairlead-system ours -o go-template='{{range .data}}{{. | base64decode}}"
+    assert command in notes_of({"auth": {"existingSecret": "ours"}})
+
+
 def test_notes_say_first_which_namespaces_are_served() -> None:
     first = " ".join(notes_of({"watch": {"namespaces": ["team-b", "team-a"]}}).split())
     assert first.startswith(
@@ -519,7 +524,7 @@ def test_an_ingress_without_hosts_is_about_all_of_them() -> None:
 
 
 def test_a_gateway_autoscaler_is_the_only_one_that_says_how_many() -> None:
-    manifests = helm.manifests({"gateway": {"replicas": 5, "autoscaling": {"enabled": True}}})
+    manifests = helm.manifests({"gateway": {"autoscaling": {"enabled": True}}})
     deployment = find(manifests, "Deployment", "fairlead-gateway")
     scaler = find(manifests, "HorizontalPodAutoscaler", "fairlead-gateway")["spec"]
     assert "replicas" not in deployment["spec"]

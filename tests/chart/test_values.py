@@ -187,6 +187,10 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
             "defaultProfile: there is no profile .*cpu-huge.*; there are cpu-large, cpu-medium",
         ),
         ({"watch": {"allNamespaces": True, "namespaces": ["a"]}}, "exclude each other"),
+        (
+            {"gateway": {"replicas": 3, "autoscaling": {"enabled": True}}},
+            "gateway.replicas: is 3, and gateway.autoscal",
+        ),
         ({"operator": {"leaseDuration": "2s500ms"}}, "operator.leaseDuration: is only 2s500ms; use 3s or more"),
         ({"operator": {"resyncInterval": "1s"}}, "operator.resyncInterval: is only 1s; use 3s or more"),
         ({"operator": {"autoscalerInterval": "50ms"}}, "operator.autoscalerInterval: is only 50ms; use 100ms or more"),

@@ -243,7 +243,13 @@ def test_no_example_asks_for_what_does_not_fit(run: Run) -> None:
 def test_the_catalogue_is_listed(run: Run) -> None:
     ended = run("models", "catalog")
     assert ended.status == 0
-    assert all(name in ended.out for name in presets())
+    assert ended.out == run("models").out
+    names, lines = set(presets()), ended.out.splitlines()[1:]
+    assert {line.split()[0] for line in lines} == names and len(lines) == len(names), (
+        "no name is cut, or takes two lines"
+    )
+    small = run("models", "catalog", "list", "--profile", "cpu-small").out.splitlines()[1:]
+    assert {line.split()[2] for line in small} == {"cpu-small"}
     listed = {each["name"]: each for each in run("models", "catalog", "list", "-o", "json").json}
     assert listed["qwen3-8b"]["profile"] == "nvidia-a100-80g"
     assert listed["qwen3-8b"]["weightsBytes"] == pytest.approx(16.4e9, rel=0.05)

@@ -615,6 +615,17 @@ def test_resources_by_number_need_no_profile() -> None:
     }
 
 
+def test_several_gpus_by_number_have_shared_memory_which_a_template_may_replace() -> None:
+    several = {"engine": {"tensorParallelSize": 2}, "resources": {"gpus": 2}}
+    ours = {"name": "shared-memory", "mountPath": "/dev/shm"}
+    assert ours in container(**several)["volumeMounts"]
+    assert ours not in container(resources={"gpus": 1})["volumeMounts"]
+    volume = {"name": "own", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
+    own = {"name": "engine", "volumeMounts": [{"name": "own", "mountPath": "/dev/shm"}]}
+    found = container(**several, template={"spec": {"volumes": [volume], "containers": [own]}})["volumeMounts"]
+    assert [mount["name"] for mount in found if mount["mountPath"] == "/dev/shm"] == ["own"]
+
+
 def test_without_a_default_profile_nothing_is_reserved() -> None:
     assert container(OperatorSettings(default_profile=""))["resources"] == {}
 

@@ -94,6 +94,9 @@
 {{- define "fairlead.checkAutoscaling" -}}
 {{- $hpa := .Values.gateway.autoscaling -}}
 {{- if $hpa.enabled -}}
+{{- if ne (int .Values.gateway.replicas) 2 -}}{{/* the default, which nobody can be seen to have set */}}
+{{- fail (printf "gateway.replicas: is %d, and gateway.autoscaling decides the number; leave it out, or set gateway.autoscaling.minReplicas" (int .Values.gateway.replicas)) -}}
+{{- end -}}
 {{- if gt (int $hpa.minReplicas) (int $hpa.maxReplicas) -}}
 {{- fail (printf "gateway.autoscaling: minReplicas %d is above maxReplicas %d" (int $hpa.minReplicas) (int $hpa.maxReplicas)) -}}
 {{- end -}}

@@ -266,7 +266,7 @@ class Resources:
     ] = None
     """A profile of the operator's settings: requests, limits and where such pods run."""
     gpus: Annotated[int | None, Constraints(minimum=0, maximum=64, default_text="0")] = None
-    """GPUs per replica (the resource nvidia.com/gpu)."""
+    """GPUs per replica (the resource nvidia.com/gpu). A replica with several has 4Gi of shared memory (/dev/shm)."""
     requests: Quantities = field(default_factory=dict)
     """Resources to reserve per replica, as in a container. Without a CPU limit, the reserved CPUs are also the engine's
     compute threads."""

@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from fairlead.cli.options import UsageError, tell
 from fairlead.fit.fit_check import read_shape, size
@@ -23,7 +21,7 @@ _PACKAGE = "fairlead_engine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model, or what is left of it")
     pull.add_argument("source", metavar="SOURCE", help="as spec.model.source: hf://ORGANISATION/NAME[@REVISION], …")
     _add_folder(pull, "--to")
@@ -42,8 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit status of the engine's program, or of the catalogue; 1 where that program is not installed."""
-    if args.action == "catalog":
+    """The exit status of the engine's program, or of the catalogue; 1 where that program is not installed. Without an
+    action, the catalogue is listed."""
+    if args.action in (None, "catalog"):
         return _run_catalogue(args)
     try:
         command = [*_program(), *_arguments(args)]
@@ -89,6 +88,9 @@ def _add_catalogue(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_subparsers(dest="shown", metavar="list|show")
     listing = shown.add_parser("list", help="all presets")
     listing.add_argument("--purpose", choices=PURPOSES, help="only those that were made for it")
+    listing.add_argument(
+        "--profile", choices=sorted({each.profile for each in presets().values()}), help="only those for it"
+    )
     listing.add_argument("-o", "--output", choices=["json"], help="for other programs (default: a table)")
     show = shown.add_parser("show", help="one, as an LLMDeployment to be applied")
     show.add_argument("name", metavar="NAME")
@@ -97,9 +99,10 @@ def _add_catalogue(parser: argparse.ArgumentParser) -> None:
 
 def _run_catalogue(args: argparse.Namespace) -> int:
     """0, or 2 for a preset that there is not."""
-    if args.shown != "show":
-        purpose = getattr(args, "purpose", None)
+    if getattr(args, "shown", None) != "show":
+        purpose, profile = getattr(args, "purpose", None), getattr(args, "profile", None)
         listed = [preset for preset in presets().values() if purpose in (None, preset.purpose)]
+        listed = [preset for preset in listed if profile in (None, preset.profile)]
         if getattr(args, "output", None) == "json":
             print(json.dumps([_facts(preset) for preset in listed], indent=2))
         else:
@@ -123,14 +126,16 @@ def _run_catalogue(args: argparse.Namespace) -> int:
 
 
 def _print_table(listed: list[Preset]) -> None:
-    heads = ("name", "made for", "profile", "memory", "download", "licence", "what it is")
-    table = Table(*heads, box=None, pad_edge=False)
-    for preset in listed:
-        stored = size(read_shape(preset.config).stored_bytes)
-        table.add_row(
-            preset.name, preset.purpose, preset.profile, preset.memory, stored, preset.licence, preset.about
-        )  # fmt: skip
-    Console(highlight=False, soft_wrap=True).print(table)
+    """One line per preset. A terminal's width cuts the last column; pipes get all of it."""
+    rows = [("name", "made for", "profile", "memory", "download", "licence", "what it is")]
+    for each in listed:
+        stored = size(read_shape(each.config).stored_bytes)
+        rows.append((each.name, each.purpose, each.profile, each.memory, stored, each.licence, each.about))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        print(line if len(line) <= most else f"{line[: most - 1]}…")
 
 
 def _facts(preset: Preset) -> dict[str, Any]:

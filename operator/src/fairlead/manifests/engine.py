@@ -34,6 +34,8 @@ from fairlead.operator_settings import OperatorSettings, Profile
 
 CONFIG_VOLUME = "config"
 SHARED_MEMORY_VOLUME = "shared-memory"
+SHARED_MEMORY_OF_GPUS = "4Gi"
+"""Size of /dev/shm of a replica with several GPUs, which exchange sums there, unless a profile sets another."""
 GPU_RESOURCE = "nvidia.com/gpu"
 USER_ID = 65532
 """Of the engine's process; no user of the node."""
@@ -325,7 +327,8 @@ def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Pr
         gpus = {GPU_RESOURCE: str(resources.gpus)} if resources.gpus else {}
         limits = {**resources.limits, **gpus}
         _check_gpus("resources", {"limits": limits, "requests": resources.requests}, deployment)
-        return Profile(requests=resources.requests, limits=limits)
+        shared_memory = SHARED_MEMORY_OF_GPUS if (resources.gpus or 0) > 1 else None
+        return Profile(requests=resources.requests, limits=limits, shared_memory=shared_memory)
     name = resources.profile or settings.default_profile
     if not name:
         return Profile()
