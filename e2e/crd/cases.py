@@ -229,6 +229,8 @@ def _in_context() -> Iterator[RuleCase]:
     ):
         yield case(f"{what} must look like", field, spec("hf://only-a-name"), spec("hf://o/name@r"))
         yield case(f"{what} must not contain '..'", field, spec("pvc://a/../b"), spec("pvc://a/..b/c..d"))
+        hub = "https://huggingface.co/o/name"
+        yield case(f"{what} must be hf://", field, spec(f"{hub}/tree/main"), spec(f"{hub}/resolve/main/a.tar.gz"))
     yield RuleCase(
         "engine.env must have none of FAIRLEAD_*, POD_IP", "spec.engine.env[0]",
         deployment(engine={"env": [{"name": "FAIRLEAD_ANYTHING", "value": "1"}]}),

@@ -32,6 +32,7 @@ DIGEST = "sha256:" + "0a" * 32
         ("az://container/llama", Source("az", "container", "llama")),
         ("https://files.example.com:8443/a/b.tar.gz", Source("https", "files.example.com:8443", "a/b.tar.gz")),
         ("https://[::1]:8443/models/a", Source("https", "[::1]:8443", "models/a")),
+        ("https://hf.co/a/b/resolve/main/c.gguf", Source("https", "hf.co", "a/b/resolve/main/c.gguf")),
         ("oci://ghcr.io/acme/dinghy:1.0", Source("oci", "ghcr.io", "acme/dinghy", "1.0")),
         (f"oci://localhost:5000/a@{DIGEST}", Source("oci", "localhost:5000", "a", DIGEST)),
         (f"oci://ghcr.io/acme/dinghy:1.0@{DIGEST}", Source("oci", "ghcr.io", "acme/dinghy", DIGEST)),
@@ -52,7 +53,13 @@ def test_parts(text: str, expected: Source) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("acme/dinghy", "write one of hf://"),
+        ("acme/dinghy", "is written hf://acme/dinghy"),
+        ("acme/dinghy@v1", "is written hf://acme/dinghy@v1"),
+        ("acme", "write one of hf://"),
+        ("a/b/c", "write one of hf://"),
+        ("https://huggingface.co/acme/dinghy-1b", "write hf://acme/dinghy-1b"),
+        ("https://www.huggingface.co/acme/dinghy/tree/main/", "write hf://acme/dinghy"),
+        ("https://hf.co/acme/dinghy/blob/main/config.json", "write hf://acme/dinghy"),
         ("http://host/a", "write one of hf://"),
         ("ftp://host/a", "write one of hf://"),
         ("hf://", "hf://ORGANISATION/NAME"),
@@ -81,7 +88,12 @@ def test_what_is_no_source_is_refused_with_how_one_is_written(text: str, sentenc
 
 @pytest.mark.parametrize(
     "text",
-    ["https://me:hunter2@host/a", "s3://key:hunter2@bucket/a", "https://host/a?sig=hunter2", "hf://hunter2@org/name"],
+    [
+        "https://me:hunter2@host/a",
+        "s3://key:hunter2@bucket/a",
+        "https://host/a?sig=hunter2",
+        "hf://hunter2@org/name",
+    ],
 )
 def test_credentials_are_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(SourceError) as caught:

@@ -25,6 +25,9 @@ _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?
 _OCI_REPOSITORY = re.compile(r"[a-z0-9]+((\.|_|__|-+|/)[a-z0-9]+)*")
 _OCI_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _OCI_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+HUB_PAGE = "^https://(www[.])?(huggingface[.]co|hf[.]co)/([^/]+/[^/]+)(/(tree|blob)/.*)?/?$"
+"""A model's page at Hugging Face, which people copy from a browser, in the syntax of RE2; the third group names the
+model."""
 
 FORMS = {
     "hf": "hf://ORGANISATION/NAME[@REVISION]",
@@ -72,6 +75,8 @@ def parse_source(text: str) -> Source:
     scheme, mark, rest = text.partition("://")
     if not mark or scheme not in FORMS:
         known = ", ".join(f"{each}://" for each in FORMS)
+        if not mark and len(text) <= _LONGEST and (model := _hub_model(text)) is not None and model.authority:
+            raise SourceError(f"a model of Hugging Face is written hf://{text}")
         start = scheme[:20] if mark else text[:20]
         raise SourceError(f"{start!r} starts no source: write one of {known}")
     if len(text) > _LONGEST or not text.isprintable() or " " in text:
@@ -83,6 +88,8 @@ def parse_source(text: str) -> Source:
         raise SourceError(f"a source has neither '?' nor '#': {FORMS[scheme]}")
     if any(part in (".", "..") for part in rest.split("/")):
         raise SourceError(f"no part of a source may be '.' or '..': {FORMS[scheme]}")
+    if page := re.match(HUB_PAGE, text):
+        raise SourceError(f"this is the page of a model, not its files: write hf://{page[3]}")
     source = _taken_apart(scheme, rest)
     if source is None:
         raise SourceError(f"{scheme}:// is written {FORMS[scheme]}")

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 
 from fairlead.api import engine_rules, names
 from fairlead.api.schema import Constraints, Rule, api_fields, join, unwrap
+from fairlead_common.wire import model_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,10 @@ def _source_rules(field: str, pattern: str, forms: str) -> tuple[Rule, ...]:
     return (
         Rule(f"self.matches('{pattern}')", f"{field} must look like {forms}, {_DOWNLOADED_LOOK}"),
         Rule(f"!self.matches('{_NO_WAY_UP}')", f"{field} must not contain '..'"),
+        Rule(
+            f"!self.matches('{model_sources.HUB_PAGE}')",
+            f"{field} must be hf://ORGANISATION/NAME for a model of Hugging Face, not the address of its page",
+        ),
     )
 
 
