@@ -68,7 +68,7 @@ def test_profiles_are_added_to_the_built_in_ones_and_replace_those_of_the_same_n
         ({"leaseDuration": "1s"}, "leaseDuration", "use 3s or more"),
         ({"autoscalerInterval": "10ms"}, "autoscalerInterval", "use 100ms or more"),
         ({"resyncInterval": "soon"}, "resyncInterval", "looked at again"),
-        ({"defaultProfile": "huge"}, "defaultProfile", "use one of cpu-medium"),
+        ({"defaultProfile": "huge"}, "defaultProfile", "use one of cpu-large, cpu-medium"),
         ({"profiles": {"x": {"requests": {"cpu": "lots"}}}}, "profiles.x.requests.cpu", ""),
         (["list"], "file", "key: value"),
     ],

@@ -185,7 +185,7 @@ def test_the_engines_words_go_before_the_schedulers() -> None:
     [
         ({"replicas": -1}, "InvalidSpec", "spec.replicas"),
         ({"rollout": {"maxSurge": 0}}, "InvalidSpec", "must not both be 0"),
-        ({"resources": {"profile": "absent"}}, "UnknownProfile", "use one of cpu-medium"),
+        ({"resources": {"profile": "absent"}}, "UnknownProfile", "use one of cpu-large, cpu-medium"),
     ],
 )
 def test_a_spec_that_cannot_be_done_is_said_with_the_way_out(spec: dict[str, Any], reason: str, words: str) -> None:

@@ -28,6 +28,15 @@ def test_there_are_at_least_eighty_for_every_purpose() -> None:
 
 def test_the_profiles_are_the_charts() -> None:
     assert yaml.safe_load(CHART.read_text())["profiles"] == chart_profiles()
+    built_in = OperatorSettings.from_mapping({}).all_profiles
+    assert {name: built_in[name] for name in ("cpu-small", "cpu-large")} == {
+        name: SETTINGS.all_profiles[name] for name in ("cpu-small", "cpu-large")
+    }
+
+
+def test_every_preset_for_processors_has_a_profile_where_there_is_no_chart() -> None:
+    profiles = {each.profile for each in presets().values() if each.profile.startswith("cpu")}
+    assert profiles <= OperatorSettings.from_mapping({}).all_profiles.keys()
 
 
 @pytest.mark.parametrize("name", presets())

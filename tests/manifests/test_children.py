@@ -631,7 +631,7 @@ def test_without_a_default_profile_nothing_is_reserved() -> None:
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(CannotBuild, match="use one of cpu-medium, cpu-small, gpu") as raised:
+    with pytest.raises(CannotBuild, match="use one of cpu-large, cpu-medium, cpu-small, gpu") as raised:
         build(resources={"profile": "huge"})
     assert raised.value.reason is Reason.UNKNOWN_PROFILE
 

@@ -51,7 +51,7 @@
 
 {{/* The operator would refuse every LLMDeployment that names none. */}}
 {{- define "fairlead.checkProfiles" -}}
-{{- $profiles := list "cpu-small" "cpu-medium" "gpu" -}}
+{{- $profiles := list "cpu-small" "cpu-medium" "cpu-large" "gpu" -}}
 {{- range $name, $profile := .Values.profiles -}}
 {{- if kindIs "map" $profile -}}
 {{- $profiles = append $profiles $name -}}

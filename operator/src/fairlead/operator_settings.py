@@ -93,6 +93,7 @@ class Profile:
 BUILT_IN_PROFILES: Mapping[str, Profile] = {
     "cpu-small": Profile(requests={"cpu": "1", "memory": "1Gi"}, limits={"memory": "2Gi"}),
     "cpu-medium": Profile(requests={"cpu": "4", "memory": "8Gi"}, limits={"memory": "16Gi"}),
+    "cpu-large": Profile(requests={"cpu": "8", "memory": "16Gi"}, limits={"memory": "32Gi"}),
     "gpu": Profile(
         requests={"cpu": "4", "memory": "16Gi"},
         limits={"nvidia.com/gpu": "1", "memory": "64Gi"},
@@ -135,8 +136,8 @@ class OperatorSettings:
     """What LLMDeployments may ask for; what asks for more is not made, and its conditions say which field and which
     setting. None = for anything that whoever creates Deployments may."""
     profiles: Mapping[str, Profile] = field(default_factory=dict)
-    """Name → profile; added to the built-in ones (cpu-small, cpu-medium, gpu), where they replace those of the same
-    name."""
+    """Name → profile; added to the built-in ones (cpu-small, cpu-medium, cpu-large, gpu), where they replace those of
+    the same name."""
     default_profile: str = "cpu-small"
     """Profile of LLMDeployments that name neither a profile nor resources. Empty = they reserve nothing."""
     gateway_namespace: str = names.SYSTEM_NAMESPACE
