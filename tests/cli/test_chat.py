@@ -5,6 +5,8 @@ import os
 import pty
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -115,26 +117,44 @@ async def test_a_script_hears_of_an_error_at_once(fairlead) -> None:
     assert ended.status == 1
 
 
+async def test_a_person_at_a_terminal_is_told_the_model_and_the_commands() -> None:
+    async with FakeEngine() as engine, _at_a_terminal(engine) as (ours, process):
+        await _seen(ours, b"fake: write a question. /clear forgets the conversation, ")
+        for line, shown in ((b"one", b"world!"), (b"/clear", b"leaves."), (b"/?", b"leaves."), (b"two", b"world!")):
+            os.write(ours, line + b"\n")
+            await _seen(ours, shown + b"\r\n> ")
+        os.write(ours, b"\x04")
+        assert await asyncio.wait_for(process.wait(), 30.0) == 0
+        said = [[message["content"] for message in request.json()["messages"]] for request in engine.requests]
+    assert said == [["one"], ["two"]]
+
+
 async def test_ctrl_c_leaves_a_conversation() -> None:
     """At a terminal, between two questions, with the first Ctrl-C."""
+    async with FakeEngine() as engine, _at_a_terminal(engine) as (ours, process):
+        await _seen(ours, b"> ")
+        os.write(ours, b"Who are you?\n")
+        await _seen(ours, b"Hello, world!\r\n> ")
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(process.wait(), 30.0) == 130
+
+
+@asynccontextmanager
+async def _at_a_terminal(engine: FakeEngine) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
+    """A conversation at a terminal, and the terminal's other end."""
     ours, theirs = pty.openpty()
-    async with FakeEngine() as engine:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "fairlead", "chat", "--gateway", engine.url, "--model", "fake",
-            stdin=theirs, stdout=theirs, stderr=theirs,
-        )  # fmt: skip
-        os.close(theirs)
-        try:
-            await _seen(ours, b"> ")
-            os.write(ours, b"Who are you?\n")
-            await _seen(ours, b"Hello, world!\r\n> ")
-            process.send_signal(signal.SIGINT)
-            assert await asyncio.wait_for(process.wait(), 30.0) == 130
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            os.close(ours)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "chat", "--gateway", engine.url, "--model", "fake",
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        yield ours, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(ours)
 
 
 async def _seen(terminal: int, words: bytes) -> None:

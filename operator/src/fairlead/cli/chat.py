@@ -21,6 +21,8 @@ from fairlead.cli.report_table import short
 from fairlead.client.openai import ChatAnswer, OpenAIClient, RequestFailed
 
 FROM_INPUT = "-"
+COMMANDS = "/clear forgets the conversation, /? shows this, Ctrl-D leaves."
+"""What a person at a terminal may type beside questions."""
 PATIENCE_SECONDS = 2.0
 """Without a token for so long, the reason is printed."""
 
@@ -69,7 +71,14 @@ async def _chat(args: argparse.Namespace) -> int:
             await conversation.ask(utf8(asked, "the question").strip())
             return 0
         is_terminal, status = sys.stdin.isatty(), 0
+        if is_terminal:
+            print(f"{conversation.model}: write a question. {COMMANDS}", file=sys.stderr)
         while line := await _line_of_a_person() if is_terminal else sys.stdin.readline():
+            if is_terminal and line.strip() in ("/?", "/help", "/clear"):
+                if line.strip() == "/clear":
+                    conversation.clear()
+                print(COMMANDS, file=sys.stderr)
+                continue
             if not line.strip():
                 continue
             try:
@@ -110,12 +119,17 @@ class ChatSession:
 
     def __init__(self, client: OpenAIClient, model: str, args: argparse.Namespace) -> None:
         self._client = client
-        self._model = model
+        self.model = model
         self._verbose = args.verbose
         self._parameters = {"temperature": args.temperature}
         if args.max_tokens is not None:  # a limit that one chooses must fit the context, to the end of a conversation
             self._parameters["max_tokens"] = args.max_tokens
-        self._messages = [{"role": "system", "content": args.system}] if args.system else []
+        self._first = [{"role": "system", "content": args.system}] if args.system else []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all messages but the system's."""
+        self._messages = list(self._first)
 
     async def ask(self, question: str) -> None:
         """Prints the answer as it comes. A question without an answer leaves no trace in the conversation."""
@@ -123,7 +137,7 @@ class ChatSession:
         completion = ChatAnswer()
         waiting = asyncio.create_task(self._tell_waiting())
         try:
-            async for piece in self._client.stream_chat(self._model, asked, completion, **self._parameters):
+            async for piece in self._client.stream_chat(self.model, asked, completion, **self._parameters):
                 waiting.cancel()
                 print(piece, end="", flush=True)
         finally:
@@ -139,12 +153,12 @@ class ChatSession:
         said = ""
         while True:
             await asyncio.sleep(PATIENCE_SECONDS)
-            why = f"for a first token; {self._model} has a lot to do, or reads a long prompt"
+            why = f"for a first token; {self.model} has a lot to do, or reads a long prompt"
             try:
-                listed = (await self._client.models()).get(self._model)
+                listed = (await self._client.models()).get(self.model)
                 if listed is None or not listed.is_ready:
                     how_far = "`kubectl describe llm` says how far the first one is"
-                    why = f"no replica of {self._model} is ready yet; {how_far}"
+                    why = f"no replica of {self.model} is ready yet; {how_far}"
             except RequestFailed as error:
                 why = f"for a first token; {error}"
             if why != said:
