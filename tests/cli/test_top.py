@@ -15,16 +15,16 @@ import pytest
 from rich.console import Console
 
 from fairlead.cli.fleet_view import (
+    DrawnView,
     FleetView,
     ReplicaStage,
     figures,
     fleet_view,
     is_measured,
     lines,
-    renderable,
     to_json,
 )
-from fairlead.cli.top import show
+from fairlead.cli.top import Pager, show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
 from fairlead_local.system import crd
@@ -58,7 +58,7 @@ def plain(shown: FleetView) -> str:
 
 def drawn(shown: FleetView) -> str:
     console = Console(file=io.StringIO(), width=140, force_terminal=False)
-    console.print(renderable(shown))
+    console.print(DrawnView(shown))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -131,10 +131,61 @@ def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:
     name = "a-name-of-forty-characters-as-it-may-be-x-engine-vmbzksdqjc-8zpc8"
     shown = view(body, pods=(pod(name, owner=body["metadata"]["name"]),))
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    console.print(renderable(shown))
+    console.print(DrawnView(shown))
     text = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())  # type: ignore[attr-defined]
     assert "…" not in text and "default/a-name-of-forty-characters-as-it-may-be-x" in text
     assert re.sub(r"\s+", " ", text).count("9 requests waiting (queueDepth 4)") == 4
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_figures_are_whole_at_every_width(width: int) -> None:
+    shown = view(pods=(pod("one"), pod("three", "starting")))
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    console.print(DrawnView(shown))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    for figure in ("1 ready, 1 starting", "90.0 %", "3/4", "25.0 %", "3.40 ms"):
+        assert figure in text
+    if width < 100:
+        for figure in ("queue 6", "running 6", "TTFT p50 101 ms, p90 2.27 s", "waiting 1", "full step 3.40 ms"):
+            assert figure in text
+
+
+def test_a_replica_whose_container_starts_again_and_again_is_red() -> None:
+    stuck = pod("one", "starting")
+    waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 3}
+    stuck["status"]["containerStatuses"] = [{"name": "engine", **waiting}]
+    shown = view(pods=(stuck, pod("two", "starting")))
+    assert [replica.stage for replica in shown.models[0].replicas] == [ReplicaStage.STARTING, ReplicaStage.FAILING]
+    for width in (80, 140):
+        console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard")
+        console.print(DrawnView(shown))
+        assert "\x1b[31mfailing" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_what_a_terminal_has_no_room_for_is_reached_by_keys() -> None:
+    shown = view(*(scaled(f"m{number:02}") for number in range(30)))
+    console = Console(file=io.StringIO(), width=60, height=12, force_terminal=True, color_system=None)
+    pager = Pager()
+
+    def seen(keys: bytes) -> str:
+        pager.typed(keys)
+        with console.capture() as captured:
+            console.print(pager.draw(shown, console))
+        assert len(captured.get().splitlines()) <= 12
+        return captured.get()
+
+    first = seen(b"")
+    assert "default/m00" in first and "default/m29" not in first
+    total = re.search(r"lines 1 to 11 of (\d+)", first)
+    assert total is not None
+    assert "lines 2 to 12 of" in seen(b"\x1b[B")
+    assert "lines 14 to 24 of" in seen(b"jj\x1b[6~")
+    assert "lines 4 to 14 of" in seen(b"b")
+    assert f"lines {int(total[1]) - 10} to {total[1]} of" in seen(b"\x1b[F")
+    assert "lines 1 to 11 of" in seen(b"g")
+    assert "PgUp PgDn" in seen(b"?")
+    assert "lines 1 to 11 of" in seen(b"?")
 
 
 def test_replicas_are_told_by_stage() -> None:
@@ -277,7 +328,7 @@ async def _leaves_its_terminal(kubeconfig: Path, *, early: bool = False, by: sig
         if by is not None:
             process.send_signal(by)
         elif not early:
-            os.write(ours, b"q")
+            os.write(ours, b"jq")
         assert await asyncio.wait_for(process.wait(), 30.0) == 0
         assert termios.tcgetattr(theirs) == before
     finally:

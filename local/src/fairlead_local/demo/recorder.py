@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.live import Live
 
-from fairlead.cli.fleet_view import FleetView, ModelView, ReplicaStage, model_words, renderable
+from fairlead.cli.fleet_view import DrawnView, FleetView, ModelView, ReplicaStage, model_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class FleetRecorder:
         with Live(console=self._console, auto_refresh=False) as live:
             while True:
                 self._look()
-                live.update(renderable(self._view()), refresh=True)
+                live.update(DrawnView(self._view()), refresh=True)
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _say(self) -> None:
@@ -125,7 +125,7 @@ def moment(model: ModelView, time: float) -> Moment:
     return Moment(
         time=time,
         ready=model.num(ReplicaStage.READY),
-        starting=model.num(ReplicaStage.STARTING),
+        starting=model.num(ReplicaStage.STARTING) + model.num(ReplicaStage.FAILING),
         draining=model.num(ReplicaStage.DRAINING),
         wanted=model.desired,
         waiting=model.waiting or 0,

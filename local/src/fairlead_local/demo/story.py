@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         tell(error)
         return 2
     except (OSError, FleetError, KubeConfigError, StepFailed) as error:
-        console.print(f"error: {error}", markup=False, soft_wrap=True)
+        console.print(f"error: {error}", markup=False, soft_wrap=not console.is_terminal)
         if demo is None:
             return 1
     else:
@@ -197,7 +197,7 @@ class Demo:
         self.steps.append(DemoStep(title, detail, failure is None, time.monotonic() - started))
         if failure is not None:
             raise StepFailed(f"{title}: {detail}") from failure
-        self.console.print(detail, markup=False, soft_wrap=True)
+        self.console.print(detail, markup=False, soft_wrap=not self.console.is_terminal)
 
     async def apply(self) -> str:
         manifest = {**self.manifest, "metadata": {**self.manifest["metadata"], "namespace": NAMESPACE}}
@@ -216,7 +216,7 @@ class Demo:
                 return str(ready["message"])
             if ready["message"] != said:
                 said = ready["message"]
-                self.console.print(f"  waiting: {said}", markup=False, soft_wrap=True)
+                self.console.print(f"  waiting: {said}", markup=False, soft_wrap=not self.console.is_terminal)
             if patience.is_over(time.monotonic(), said):
                 raise StepFailed(f"not ready, and nothing moved for {QUIET_SECONDS:.0f} s: {said}")
             await asyncio.sleep(0.1)

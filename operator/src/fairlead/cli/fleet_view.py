@@ -1,4 +1,4 @@
-"""A fleet at one moment: for a terminal (`renderable`), as plain lines (`lines`), for programs (`to_json`). Pure."""
+"""A fleet at one moment: for a terminal (`DrawnView`), as plain lines (`lines`), for programs (`to_json`). Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +16,7 @@ from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, newest_loads
 from fairlead.cli.report_table import NOTHING, share, short
-from fairlead.fleet.pods import ReplicaPods, owner_of, replicas_of
+from fairlead.fleet.pods import ReplicaPods, is_stuck, owner_of, replicas_of
 from fairlead.kube.client import JsonObject
 from fairlead.kube.watch import Key, key_of
 from fairlead.routing.predictor import step_seconds
@@ -33,6 +33,8 @@ class ReplicaStage(StrEnum):
     HANGING = "hanging"
     """Ready, by its pod, and hanging in a step."""
     STARTING = "starting"
+    FAILING = "failing"
+    """Not ready, and its container was started twice or more."""
     DRAINING = "draining"
 
 
@@ -213,7 +215,8 @@ def _replica(replica: ReplicaPods, load: ReplicaSignals | None) -> ReplicaView:
         stage = ReplicaStage.DRAINING
     else:
         ready = ReplicaStage.HANGING if load is not None and load.hangs else ReplicaStage.READY
-        stage = ready if replica.ready_since is not None else ReplicaStage.STARTING
+        coming = ReplicaStage.FAILING if any(map(is_stuck, replica.pods)) else ReplicaStage.STARTING
+        stage = ready if replica.ready_since is not None else coming
     return ReplicaView(replica.name, stage, load)
 
 
@@ -221,34 +224,70 @@ _COLOURS = {
     ReplicaStage.READY: "green",
     ReplicaStage.HANGING: "red",
     ReplicaStage.STARTING: "yellow",
+    ReplicaStage.FAILING: "red",
     ReplicaStage.DRAINING: "magenta",
 }
 _COLUMNS = ("REPLICAS", "WANTED", "QUEUE", "RUNNING", "ARRIVALS", "TTFT P50", "P90", "CACHED", "TOKENS/S")
 _REPLICA_COLUMNS = ("replica", "stage", "running", "waiting", "KV use", "full step")
+_TABLE_WIDTH = 100
+"""Columns of a terminal from which figures stand in tables."""
+_BETWEEN = " · "
+"""Between the figures of a line."""
 
 
-def renderable(view: FleetView) -> RenderableType:
-    """Each model's figures, the autoscaler's sentence, and replicas. Fits 80 columns by wrapping."""
-    parts: list[RenderableType] = []
-    if not view.models:
-        parts.append(Text("There is no LLMDeployment. kubectl apply -f examples/01-dinghy.yaml makes one."))
-    for model in view.models:
-        figures, (arrivals, *live) = _table(_COLUMNS), _live_cells(model)
-        counts = _number(model.desired), _number(model.waiting), _number(model.running)
-        figures.add_row(_counts(model), *counts, arrivals if model.figures is None else f"{arrivals}/s", *live)
-        parts += [Text(model.key, style="bold"), figures, _sentence(model.sentence, "italic")]
-        if model.progress:
-            parts.append(_sentence(model.progress, "italic"))
-        if model.trouble:
-            parts.append(_sentence(model.trouble, "yellow"))
-        replicas = _table(_REPLICA_COLUMNS)
-        for replica in model.replicas:
-            stage, *cells = _replica_cells(replica)
-            replicas.add_row(replica.name, Text(stage, style=_COLOURS[replica.stage]), *cells)
-        parts += [replicas] if model.replicas else []
-    if view.note:
-        parts.append(Text(view.note, style="yellow"))
-    return Group(*parts)
+@dataclass(frozen=True, slots=True)
+class DrawnView:
+    """A view for a terminal: each model's figures, the autoscaler's sentence, and replicas. Tables where there is room
+    for them, else lines that are broken between figures."""
+
+    view: FleetView
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        has_room = options.max_width >= _TABLE_WIDTH
+        if not self.view.models:
+            yield Text("There is no LLMDeployment. kubectl apply -f examples/01-dinghy.yaml makes one.")
+        for model in self.view.models:
+            yield Text(model.key, style="bold")
+            yield _figures_table(model) if has_room else _folded(Text(model_words(model)), options.max_width)
+            yield _sentence(model.sentence, "italic")
+            if model.progress:
+                yield _sentence(model.progress, "italic")
+            if model.trouble:
+                yield _sentence(model.trouble, "yellow")
+            if has_room and model.replicas:
+                yield _replicas_table(model)
+            for replica in () if has_room else model.replicas:
+                words = Text(f"{replica.name}: ").append(replica_words(replica), _COLOURS[replica.stage])
+                yield _folded(words, options.max_width)
+        if self.view.note:
+            yield Text(self.view.note, style="yellow")
+
+
+def _figures_table(model: ModelView) -> Table:
+    figures, (arrivals, *live) = _table(_COLUMNS), _live_cells(model)
+    counts = _number(model.desired), _number(model.waiting), _number(model.running)
+    figures.add_row(_counts(model), *counts, arrivals if model.figures is None else f"{arrivals}/s", *live)
+    return figures
+
+
+def _replicas_table(model: ModelView) -> Table:
+    replicas = _table(_REPLICA_COLUMNS)
+    for replica in model.replicas:
+        stage, *cells = _replica_cells(replica)
+        replicas.add_row(replica.name, Text(stage, style=_COLOURS[replica.stage]), *cells)
+    return replicas
+
+
+def _folded(words: Text, width: int) -> RenderableType:
+    """A line of figures, broken between two figures where it is too long."""
+    folded, room = Text(), width - 2
+    for piece in words.split(_BETWEEN):
+        if folded and len(folded.plain.rpartition("\n")[2]) + len(_BETWEEN) + len(piece) > room:
+            folded.append("\n")
+        elif folded:
+            folded.append(_BETWEEN)
+        folded.append_text(piece)
+    return Padding(folded, (0, 0, 0, 1))
 
 
 def lines(view: FleetView) -> Iterator[str]:

@@ -87,7 +87,8 @@ async def chosen_model(client: OpenAIClient, model: str | None) -> str:
 
 def tell(error: Exception, gateway: str = "") -> None:
     """Prints the error and a remedy on standard error."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False)
+    console.soft_wrap = not console.is_terminal  # a terminal's lines are broken between words
     gateway = without_credentials(gateway)
     console.print(f"error: {error}", markup=False)
     match error:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Console
+
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition, wrong_condition
 from fairlead.api.quantities import format_duration
 from fairlead.cli.options import UsageError, add_cluster, tell
@@ -248,8 +250,9 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "json":
         print(json.dumps(asdict(report), indent=2))
     else:
+        console = Console(highlight=False)
         for line in lines(report):
-            print(line)
+            console.print(line, markup=False, soft_wrap=not console.is_terminal)
     return 0
 
 

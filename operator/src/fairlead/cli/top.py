@@ -5,18 +5,22 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import termios
 import tty
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.segment import SegmentLines
+from rich.text import Text
 
 from fairlead.api import names
-from fairlead.cli.fleet_view import FleetView, fleet_view, is_measured, lines, renderable, to_json
+from fairlead.cli.fleet_view import DrawnView, FleetView, fleet_view, is_measured, lines, to_json
 from fairlead.cli.options import UsageError, add_cluster, duration, tell
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import POD_SELECTOR
@@ -64,23 +68,66 @@ async def _top(args: argparse.Namespace, console: Console) -> None:
             hint = f"there is: {', '.join(present) or 'none at all'}"
             raise UsageError(f"there is no LLMDeployment {args.name!r} {where}", hint)
         watch = FleetWatch(client, namespace=args.namespace, name=args.name, system_namespace=args.system_namespace)
-        running = asyncio.create_task(watch.run())
+        running, pager = asyncio.create_task(watch.run()), Pager()
 
         async def look() -> None:
             await watch.synced()
             if args.once:
                 _print(console, watch.view(), args.output)
             else:
-                await show(watch.view, console, args.interval, args.output)
+                await show(watch.view, console, args.interval, args.output, pager)
 
         try:
-            await (look() if args.once else _until_q(look()))
+            await (look() if args.once else _until_q(look(), pager))
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
+_KEYS = {
+    b"\x1b[A": -1, b"k": -1, b"\x1b[B": 1, b"j": 1, b"\x1b[5~": -10, b"b": -10, b"\x1b[6~": 10, b" ": 10,
+    b"\x1b[H": -(10**9), b"g": -(10**9), b"\x1b[F": 10**9, b"G": 10**9,
+}  # fmt: skip
+"""A key as a terminal sends it → lines that the view moves down."""
+_HELP = """\
+↑ ↓ or k j      a line up, down
+PgUp PgDn       ten lines (b, space)
+Home End        the first, the last line (g, G)
+?               this, or the fleet again
+q or Ctrl-C     leave
+"""
+
+
+class Pager:
+    """The lines of a view that a terminal has room for; keys move them."""
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+        """Set by a key that changes what is to be seen."""
+        self._first, self._is_help = 0, False
+
+    def typed(self, keys: bytes) -> None:
+        for key in re.findall(rb"\x1b\[[0-9]*[A-Z~]|.", keys, re.DOTALL):
+            self._first = max(0, self._first + _KEYS.get(key, 0))
+            self._is_help ^= key == b"?"
+            self.moved.set()
+
+    def draw(self, view: FleetView, console: Console) -> RenderableType:
+        """What the terminal shows now; lines that do not fit are counted in the last one."""
+        if self._is_help:
+            return Text(_HELP)
+        drawn = console.render_lines(DrawnView(view), console.options.update(height=None), pad=False)
+        room = max(1, console.height - 1)
+        if len(drawn) <= room:
+            self._first = 0
+            return SegmentLines(drawn, new_lines=True)
+        self._first = min(self._first, len(drawn) - room)
+        seen = f"lines {self._first + 1} to {self._first + room} of {len(drawn)} · ↑ ↓ · ? help"
+        shown = SegmentLines(drawn[self._first : self._first + room], new_lines=True)
+        return Group(shown, Text(seen, style="reverse", no_wrap=True, overflow="crop"))
+
+
+async def _until_q(showing: Coroutine[Any, Any, None], pager: Pager) -> None:
     """Until q is typed, on a terminal. Keys are read unbuffered and not echoed. Earlier input counts, too; SIGTERM
     restores the terminal's echo and cursor."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -90,7 +137,8 @@ async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
     before = termios.tcgetattr(keyboard)
 
     def typed() -> None:
-        if b"q" in os.read(keyboard, 64).lower():
+        pager.typed(keys := os.read(keyboard, 64))
+        if b"q" in keys.lower():
             task.cancel()
 
     tty.setcbreak(keyboard, termios.TCSADRAIN)
@@ -106,16 +154,26 @@ async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
     return None if task.cancelled() else task.result()
 
 
-async def show(view: Callable[[], FleetView], console: Console, interval: float, output: str | None = None) -> None:
+async def show(
+    view: Callable[[], FleetView],
+    console: Console,
+    interval: float,
+    output: str | None = None,
+    pager: Pager | None = None,
+) -> None:
     """Until cancelled: in place on a terminal, block after block of lines elsewhere; `output`: as the argument says."""
     if output or not console.is_terminal:
         while True:
             _print(console, view(), output)
             await asyncio.sleep(interval)
+    pager = pager or Pager()
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(renderable(view()), refresh=True)
-            await asyncio.sleep(interval)
+            live.update(pager.draw(view(), console), refresh=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await pager.moved.wait()
+            pager.moved.clear()
 
 
 def _print(console: Console, view: FleetView, output: str | None = None) -> None:
