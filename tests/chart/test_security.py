@@ -276,7 +276,7 @@ def test_several_pods_are_spread_and_evicted_one_by_one() -> None:
 
 def test_gateways_that_scale_themselves_are_spread_and_evicted_one_by_one_too() -> None:
     autoscaling = {"enabled": True, "minReplicas": 1, "maxReplicas": 3}
-    manifests = helm.manifests({"gateway": {"replicas": 1, "autoscaling": autoscaling}})
+    manifests = helm.manifests({"gateway": {"autoscaling": autoscaling}})
     budget = of_kind(manifests, "PodDisruptionBudget")["fairlead-system", "fairlead-gateway"]["spec"]
     assert budget["maxUnavailable"] == 1, "of one gateway this keeps no node from being drained"
     pod = of_kind(manifests, "Deployment")["fairlead-system", "fairlead-gateway"]["spec"]["template"]["spec"]

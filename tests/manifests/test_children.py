@@ -607,6 +607,12 @@ def test_a_profile_decides_resources_and_placement() -> None:
     assert spec["containers"][0]["volumeMounts"][-1] == {"name": "shared-memory", "mountPath": "/dev/shm"}
 
 
+def test_the_cluster_chooses_ids_that_the_settings_leave_out() -> None:
+    settings = OperatorSettings.from_mapping({"enginePodSecurityContext": {"fsGroup": 0}})
+    found = pod(settings)["spec"]["securityContext"]
+    assert found == {"runAsNonRoot": True, "fsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
 def test_resources_by_number_need_no_profile() -> None:
     resources = {"gpus": 1, "requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
     assert container(resources=resources)["resources"] == {

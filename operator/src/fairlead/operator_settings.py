@@ -105,6 +105,24 @@ BUILT_IN_PROFILES: Mapping[str, Profile] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodIds:
+    """Ids that a pod's processes and files have. None = the cluster or the image chooses."""
+
+    run_as_user: Annotated[int | None, Constraints(minimum=1)] = None
+    """User of all processes."""
+    run_as_group: Annotated[int | None, Constraints(minimum=0)] = None
+    """Their first group."""
+    fs_group: Annotated[int | None, Constraints(minimum=0)] = None
+    """Group of the files of volumes."""
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """As fields of a pod's securityContext."""
+        ids = {"runAsUser": self.run_as_user, "runAsGroup": self.run_as_group, "fsGroup": self.fs_group}
+        return {name: number for name, number in ids.items() if number is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
     """Everything the operator has to be told. The defaults serve a cluster where the chart was installed unchanged."""
 
@@ -117,6 +135,8 @@ class OperatorSettings:
     ] = ()
     """Names of the Secrets with the registry's credentials for engines' images, in the namespace of each LLMDeployment:
     the operator copies none. Default: those that the namespace's ServiceAccount names."""
+    engine_pod_security_context: PodIds = PodIds(run_as_user=65532, run_as_group=65532, fs_group=65532)
+    """Ids of engines' pods. Default: 65532 for each, which is no user of a node."""
     gateway_url: str = f"http://{names.GATEWAY_NAME}.{names.SYSTEM_NAMESPACE}"
     """Base URL under which clients reach the gateway; `status.url` starts with it."""
     gateway_service: str = f"{names.GATEWAY_NAME}.{names.SYSTEM_NAMESPACE}.svc.cluster.local"
@@ -127,8 +147,8 @@ class OperatorSettings:
     """Folder below which engines find the claims of adapters, as NAMESPACE/CLAIM. None = where their pods mount them.
     Only for local mode, whose pods have no mounts."""
     node_models_folder: Annotated[str | None, Constraints(pattern="^/.", max_length=1024)] = None
-    """Folder of every node that keeps downloaded models, for LLMDeployments with `model.cache.node`; the engines' user,
-    65532, must be able to write there. None = there is none, and those are refused."""
+    """Folder of every node that keeps downloaded models, for LLMDeployments with `model.cache.node`; the engines' user
+    must be able to write there. None = there is none, and those are refused."""
     download_environment: Annotated[Mapping[str, str], Constraints(max_items=64)] = field(default_factory=dict)
     """Environment variables of every download: a mirror (HF_ENDPOINT, AWS_ENDPOINT_URL), proxies (HTTPS_PROXY,
     NO_PROXY), a file of certificates. No credentials: those come from the Secrets of LLMDeployments. Default: none."""

@@ -7,6 +7,7 @@
 engineImage: {{ include "fairlead.image" (dict "root" . "image" .Values.engineImage) | quote }}
 engineImagePullPolicy: {{ .Values.engineImage.pullPolicy }}
 engineImagePullSecrets: {{ include "fairlead.names" .Values.engineImage.pullSecrets }}
+enginePodSecurityContext: {{ pick .Values.engines.podSecurityContext "runAsUser" "runAsGroup" "fsGroup" | toJson }}
 gatewayUrl: {{ default (printf "http://%s%s" $service (ternary "" (printf ":%d" $port) (eq $port 80))) .Values.gateway.url | quote }}
 gatewayService: {{ $service }}.svc.{{ .Values.clusterDomain }}
 gatewayNamespace: {{ .Release.Namespace | quote }}

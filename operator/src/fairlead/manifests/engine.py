@@ -37,15 +37,6 @@ SHARED_MEMORY_VOLUME = "shared-memory"
 SHARED_MEMORY_OF_GPUS = "4Gi"
 """Size of /dev/shm of a replica with several GPUs, which exchange sums there, unless a profile sets another."""
 GPU_RESOURCE = "nvidia.com/gpu"
-USER_ID = 65532
-"""Of the engine's process; no user of the node."""
-_POD_SECURITY: Mapping[str, Any] = {
-    "runAsNonRoot": True,
-    "runAsUser": USER_ID,
-    "runAsGroup": USER_ID,
-    "fsGroup": USER_ID,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 TERMINATION_MARGIN_SECONDS = 30
 """A pod's time beyond the drain, to stop in order."""
 START_SECONDS = 1800
@@ -197,7 +188,11 @@ def engine_pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(deployment.spec.drain.timeout) + TERMINATION_MARGIN_SECONDS,
-        "securityContext": dict(_POD_SECURITY),
+        "securityContext": {
+            "runAsNonRoot": True,
+            **settings.engine_pod_security_context.fields,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [_container(deployment, settings, profile, arguments, mounts)],
         "volumes": volumes,
     }
