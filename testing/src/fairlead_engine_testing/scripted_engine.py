@@ -34,6 +34,7 @@ def scripted_info(**changes: object) -> EngineInfo:
         "attention_backend": "scripted",
         "kv_cache_dtype": "auto",
         "vocab_size": 512,
+        "hidden_size": 64,
         "max_model_len": 256,
         "max_position_embeddings": 256,
         "block_size": 16,

@@ -60,9 +60,11 @@ def test_the_official_client_gets_the_references_vectors(
 ) -> None:
     with openai.OpenAI(api_key="none", base_url=f"{served.url}/v1", max_retries=0) as client:
         check_client(client, reference, checkpoint, tokenizer)
-        with pytest.raises(openai.BadRequestError, match="dimensions = 8 is not supported; leave it out") as refused:
-            client.embeddings.create(model="tiny", input="x", dimensions=8)
-        assert refused.value.param == "dimensions"
+        whole, cut = (
+            client.embeddings.create(model="tiny", input="x", **more).data[0] for more in ({}, {"dimensions": 8})
+        )
+        expected = torch.nn.functional.normalize(torch.tensor(whole.embedding[:8]), dim=0)
+        assert len(cut.embedding) == 8 and (torch.tensor(cut.embedding) - expected).abs().max() < 1e-6
         with pytest.raises(openai.BadRequestError, match="maximum context length") as refused:
             client.embeddings.create(model="tiny", input=[5] * 4096)
         assert refused.value.param == "input"
@@ -135,7 +137,8 @@ async def test_the_core_has_a_bounded_number_of_the_texts_at_a_time(start_app: A
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "must be one of float, base64, not 'hex'"),
         ({"input": "a", "pooling": "first"}, "pooling", "must be one of last, mean, max, cls"),
         ({"input": "a", "pooling": "cls"}, "pooling", "sees none of the others"),
-        ({"input": "a", "dimensions": 8}, "dimensions", "is not supported; leave it out"),
+        ({"input": "a", "dimensions": 0}, "dimensions", "must be in [1, "),
+        ({"input": "a", "dimensions": 4096}, "dimensions", "dimensions = 4096 is more than the "),
         ({"input": "a", "temperature": 1}, "temperature", "unknown field"),
         ({"input": "a", "stream": True}, "stream", "unknown field"),
     ],

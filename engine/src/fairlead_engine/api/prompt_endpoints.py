@@ -7,6 +7,8 @@ the cosine of the two vectors.
 """
 
 import base64
+import math
+import struct
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -270,6 +272,11 @@ class EmbeddingEndpoint(ReadingEndpoint[schemas.EmbeddingRequest]):
     kind = Kind.EMBED
 
     async def check(self, request: schemas.EmbeddingRequest, model: ServedModel) -> None:
+        if request.dimensions is not None and request.dimensions > model.info.hidden_size:
+            message = (
+                f"dimensions = {request.dimensions} is more than the {model.info.hidden_size} of this model's vectors"
+            )
+            raise RequestError("dimensions", message)
         if request.pooling == Pooling.CLS and not model.info.task.sees_all:
             raise RequestError(
                 "pooling",
@@ -280,6 +287,9 @@ class EmbeddingEndpoint(ReadingEndpoint[schemas.EmbeddingRequest]):
         return Pooling(request.pooling or model.info.task.pooling), model.info.task.reading
 
     def told(self, request: schemas.EmbeddingRequest, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
+        if request.dimensions is not None:
+            is_unit = model.info.task.reading is Reading.UNIT
+            vectors = [shortened(each, request.dimensions, is_unit=is_unit) for each in vectors]
         return {"object": "list", "data": written(vectors, request.encoding_format)}
 
 
@@ -344,6 +354,14 @@ def vector_of(little_endian: bytes) -> list[float]:
     if sys.byteorder == "big":
         values.byteswap()
     return values.tolist()
+
+
+def shortened(vector: bytes, dimensions: int, *, is_unit: bool) -> bytes:
+    """The first `dimensions` numbers of a vector of little-endian float32, scaled to length 1 again where `is_unit`.
+    Source: Matryoshka representations (Kusupati et al., 2022)."""
+    numbers = vector_of(vector)[:dimensions]
+    length = math.hypot(*numbers) if is_unit else 1.0
+    return struct.pack(f"<{len(numbers)}f", *(number / (length or 1.0) for number in numbers))
 
 
 def written(vectors: Sequence[bytes], encoding_format: str | None) -> msgspec.Raw:

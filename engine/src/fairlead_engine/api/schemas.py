@@ -534,7 +534,13 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
     ] = None
     dimensions: Annotated[
         int | None,
-        Parameter("Leave it out: vectors are as long as the model's hidden states.", By.REFUSED),
+        Parameter(
+            "How many of a vector's first numbers are told, scaled to length 1 again where whole vectors are. Of use "
+            "for models that were trained for it (Matryoshka).",
+            low=1,
+            high=2**20,
+            default="all of them",
+        ),
     ] = None
 
 

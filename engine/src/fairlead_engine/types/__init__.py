@@ -251,6 +251,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     """`EngineConfig.attention_backend`, with `auto` resolved."""
     kv_cache_dtype: str
     vocab_size: int
+    hidden_size: int
+    """Numbers of a vector of `/v1/embeddings`."""
     max_model_len: int
     max_position_embeddings: int
     """Longest context of the model's training; above `max_model_len` where the latter was set or lowered."""
