@@ -28,8 +28,8 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 96_800,
-    "lines of tests, e2e and testing": 103_100,
+    "lines of the product": 97_050,
+    "lines of tests, e2e and testing": 103_400,
     "modules of the product": 600,
     "% placeholder words in docstrings": 6.3,
     "short modules with one importer": 6,
