@@ -25,13 +25,15 @@ from fairlead_engine.server.app import build_app
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from reference_pages.tables import documented, table
 
+_DOCS = "The same for browsers: a page that needs no key and shows the document to who has one."
+
 
 def http_endpoints() -> str:
     """The page of endpoints."""
     engine = build_app(Service("model", ScriptedEngine(), ServerConfig())).openapi()["paths"]
     operations = [[f"`{method.upper()}`", f"`{path}`", _summary(operation, path)]
                   for path, methods in engine.items() for method, operation in methods.items()]  # fmt: skip
-    operations += [["`GET`", f"`{PATH_DOCUMENT}`", "All of this as OpenAPI."]]
+    operations += [["`GET`", f"`{PATH_DOCUMENT}`", "All of this as OpenAPI."], ["`GET`", "`/docs`", _DOCS]]
     summaries = {path: _summary(engine[path]["post"], path) for path in sorted({*INFERENCE_PATHS, INJECT_PATH})}
     gateway = [["`POST`", f"`{path}`", f"{text} Forwarded to an engine."] for path, text in summaries.items()]
     gateway += [["`POST`", f"`{path}`", f"{own_summary(path)}."] for path in ALL_OWN_PATHS]
@@ -40,7 +42,8 @@ def http_endpoints() -> str:
                 ["`GET`", f"`{MODELS_PATH}/{{name}}`", "The model of this name."],
                 ["", "`/{namespace}/{name}` before any of these",
                  "The same for this LLMDeployment; `Host: {name}.{namespace}` says it, too."],
-                ["`GET`", f"`{PATH_DOCUMENT}`", "All of this, with bodies and errors, as OpenAPI."]]  # fmt: skip
+                ["`GET`", f"`{PATH_DOCUMENT}`", "All of this, with bodies and errors, as OpenAPI."],
+                ["`GET`", "`/docs`", _DOCS]]  # fmt: skip
     head = ["Method", "Path", "What it does"]
     outcomes = [[f"`{outcome.label}`", str(outcome.http_status), docstrings(QueueOutcome)[outcome.name]]
                 for outcome in QueueOutcome]  # fmt: skip

@@ -314,7 +314,7 @@ async def test_an_unknown_model_is_404(start_app: Any) -> None:
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v2/nothing", 404), ("GET", "/", 404),
     ("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models", 405), ("POST", "/ready", 405),
-    ("POST", "/openapi.json", 405), ("OPTIONS", "/tokenize", 405), ("GET", "/health/", 404), ("GET", "/docs", 404),
+    ("POST", "/openapi.json", 405), ("OPTIONS", "/tokenize", 405), ("GET", "/health/", 404), ("POST", "/docs", 405),
     ("GET", "/redoc", 404), ("POST", "/v1/chat/completions/", 404)])  # fmt: skip
 async def test_unknown_paths_and_methods_have_the_same_error_shape(
     start_app: Any, method: str, path: str, status: int
@@ -335,7 +335,8 @@ async def test_a_405_says_which_methods_are_possible(start_app: Any, path: str, 
     assert (await start_app().http.request("PUT", path)).headers["allow"] == allowed
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models", "/v1/models/tiny", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models", "/v1/models/tiny",
+    "/openapi.json", "/docs"])  # fmt: skip
 async def test_head_answers_as_get_does(start_app: Any, path: str) -> None:
     app = start_app()
     get, head = await app.http.get(path), await app.http.head(path)

@@ -20,7 +20,9 @@
 {{- end }}
 - --response-retention={{ include "fairlead.seconds" .Values.gateway.responseStore.retention }}
 {{- range $name, $value := .Values.gateway.settings }}
-{{- if or (hasSuffix "Timeout" $name) (not (kindIs "string" $value)) }}
+{{- if kindIs "bool" $value }}
+- --{{ ternary "" "no-" $value }}{{ kebabcase $name }}
+{{- else if or (hasSuffix "Timeout" $name) (not (kindIs "string" $value)) }}
 - --{{ kebabcase $name }}={{ include (ternary "fairlead.seconds" "fairlead.number" (kindIs "string" $value)) $value }}
 {{- else }}
 - {{ printf "--%s=%s" (kebabcase $name) $value | quote }}

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from fairlead_common.http.cross_origin import CrossOrigin, origins_of
+from fairlead_common.http.pages import DOCUMENT_FOLDER, HEADERS, Page, read_pages
 from fairlead_common.openai.translate import TRANSLATED_PATHS, ollama, ollama_answers
 from fairlead_common.openai.translate.messages import (
     COUNT_TOKENS_PATH,
@@ -235,6 +236,8 @@ def build_app(service: Service) -> FastAPI:
     handlers |= {each.name: model.question for each in _RAW if each.path in MODEL_QUESTIONS}
     for operation in _RAW:
         app.add_raw(operation, handlers[operation.name])
+    for path, page in read_pages(DOCUMENT_FOLDER).items():
+        app.add_page(path, page)
     app.add_control("GET", "/v1/models", model.list_models, model_endpoints.ModelList)
     app.add_control("GET", "/v1/models/{id:path}", model.get_model, model_endpoints.ModelCard)
     app.add_control("GET", "/health", probe.health, control_endpoints.Status)
@@ -253,7 +256,8 @@ def build_app(service: Service) -> FastAPI:
 class EngineApplication(FastAPI):
     """FastAPI with raw operations beside its own, both in `/openapi.json`.
 
-    Without `/docs` and `/redoc`, which load scripts from the internet, and without redirects to another slash.
+    Without FastAPI's own `/docs` and `/redoc`, which load scripts from the internet, and without redirects to another
+    slash.
     """
 
     def __init__(self, service: Service) -> None:
@@ -277,6 +281,12 @@ class EngineApplication(FastAPI):
         self.router.routes.append(Route(operation.path, RawEndpoint(handler), methods=[operation.method]))
         self._schemas |= {schema for schema in (operation.request, operation.reply, operation.refusal) if schema}
         self._raw[operation.path] = {operation.method.lower(): operation.description()}
+
+    def add_page(self, path: str, page: Page) -> None:
+        """Adds a file for browsers, which the document leaves out."""
+        headers = {name.decode(): value.decode() for name, value in HEADERS}
+        answer = Response(page.body, headers=headers, media_type=page.content_type.decode())
+        self.router.routes.append(Route(path, answer, methods=["GET"]))
 
     def add_control(
         self,

@@ -41,6 +41,7 @@ from fairlead.gateway.stored.keeper import Keeper, StoredTurn
 from fairlead_common.http.bodies import BodyReader, HeldBody
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.loop_shares import Scrapes
+from fairlead_common.http.pages import DOCUMENT_FOLDER, HEADERS, read_pages
 from fairlead_common.openai.translate import translation_of
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
@@ -78,6 +79,7 @@ class GatewayApp:
         limit, timeout = self.settings.max_body_bytes, self.settings.body_timeout
         self._bodies = BodyReader(limit=limit, timeout=timeout, total_limit=self.settings.max_partial_body_bytes)
         self._unknown = UnknownFields(self.settings.unknown_fields)
+        self._pages = read_pages(DOCUMENT_FOLDER) if self.settings.pages else {}
         self.draining = False
 
     @property
@@ -104,11 +106,15 @@ class GatewayApp:
             client.close()
 
     async def _route(self, scope: Scope, headers: Headers, client: Client) -> None:
-        """By path. Probes first: answered without keys, and before the models are known."""
+        """By path. Probes and pages first: answered without keys, and before the models are known."""
         method, path = scope["method"], scope["path"]
         if path in routes.PROBES:
             _require(method, path, "GET", "HEAD")
             await answer_probe(path, self.ready, client)
+            return
+        if (page := self._pages.get(path)) is not None:
+            _require(method, path, "GET", "HEAD")
+            await client.reply(200, page.body, HEADERS, content_type=page.content_type)
             return
         client.name = self.access.client(scope["headers"])  # 401 here, before any of the body is read
         target = routes.find_target(path, headers.get(b"host", b"").decode("latin-1"), self.pools.fleet.directory)

@@ -46,6 +46,9 @@ class GatewaySettings:
     allowed_origins: str = ""
     """Origins of web pages, as https://a.example,https://b.example, that may read answers (CORS); * = all. Empty =
     none. Preflights are answered without a key."""
+    pages: bool = True
+    """Whether browsers get pages, such as `/docs`. Pages are answered without a key and have no data: what they show
+    they ask for with the key that a person types."""
     unknown_fields: str = "ignore"
     """What becomes of a request to /v1/messages or /v1/responses with fields that are not known: ignore = they are left
     out, with one line in the log for each name (of the first 100); refuse = 400, naming one. Of other requests the
@@ -109,7 +112,7 @@ class GatewaySettings:
 
 
 _TEXTS = {"host", "control_host", "allowed_origins", "unknown_fields"}
-_NOT_POSITIVE = _TEXTS | {"port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
+_NOT_POSITIVE = _TEXTS | {"pages", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
     "response_store",
 }  # fmt: skip
 _POSITIVE = tuple(field.name for field in fields(GatewaySettings) if field.name not in _NOT_POSITIVE)
