@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
 from fairlead import __version__
+from fairlead.gateway.model_states import PATH_STATES, ModelStates
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
 from fairlead.gateway.stored.requests import MAX_ITEMS
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
@@ -121,11 +124,13 @@ def document() -> Document:
     one = _read("get_model", "One of them, by any of its names", "Model")
     name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     paths[f"{MODELS_PATH}/{{id}}"] = {"get": one | {"parameters": [name, *one["parameters"]]}}
+    paths[PATH_STATES] = {"get": _read("model_states", "How every model stands, those at zero too", "ModelStates")}
     paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
     paths |= _stored()
     described = _read("openapi", "This document", None)
     paths[PATH_DOCUMENT] = {"get": described}
-    schemas = {"Model": MODEL, "Models": MODEL_LIST, "Probe": _PROBE}
+    _, states = msgspec.json.schema_components([ModelStates], ref_template="#/components/schemas/{name}")
+    schemas = {"Model": MODEL, "Models": MODEL_LIST, "Probe": _PROBE, **states}
     return {
         "openapi": engine["openapi"],
         "info": {

@@ -7,6 +7,7 @@ from aiohttp.web import AbstractResource
 from generate_openapi import own_summary
 
 from fairlead.controller.operator_metrics import OperatorMetrics, health_app
+from fairlead.gateway.model_states import PATH_STATES
 from fairlead.gateway.openai.errors import QueueOutcome, RequestOutcome
 from fairlead.gateway.openai.routes import (
     CONTROL_PATHS,
@@ -40,6 +41,7 @@ def http_endpoints() -> str:
     gateway += [[f"`{each.METHOD}`", f"`{path}`", f"{each.SUMMARY}."] for path, each in MODEL_QUESTIONS.items()]
     gateway += [["`GET`", f"`{MODELS_PATH}`", "The models that are served."],
                 ["`GET`", f"`{MODELS_PATH}/{{name}}`", "The model of this name."],
+                ["`GET`", f"`{PATH_STATES}`", "How every model stands, those at zero too: state, reason, replicas."],
                 ["", "`/{namespace}/{name}` before any of these",
                  "The same for this LLMDeployment; `Host: {name}.{namespace}` says it, too."],
                 ["`GET`", f"`{PATH_DOCUMENT}`", "All of this, with bodies and errors, as OpenAPI."],

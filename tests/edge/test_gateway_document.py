@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from fairlead.gateway.model_states import PATH_STATES
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import QueueOutcome
 from fairlead.gateway.openai.routes import FILE, FORWARDED_PATHS, INJECT_PATH, PROBES
@@ -58,7 +59,7 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
     assert document["openapi"].startswith("3.1")
     forwarded = {*FORWARDED_PATHS, INJECT_PATH}
     stored = {f"/v1/responses/{{id}}{action}" for action in ("", "/cancel", "/input_items")}
-    answered = {*PROBES, *MODEL_QUESTIONS, "/v1/models", "/v1/models/{id}", "/openapi.json"}
+    answered = {*PROBES, *MODEL_QUESTIONS, "/v1/models", "/v1/models/{id}", PATH_STATES, "/openapi.json"}
     assert set(document["paths"]) == forwarded | stored | answered
     for reference in references(document):
         _, *places = reference.split("/")

@@ -142,6 +142,27 @@ async def test_a_pod_that_drains_can_still_be_asked_about_its_answers(world: Wor
     assert (world.replicas, departing()) == (["p2"], [])
 
 
+async def test_pods_that_start_are_counted_and_the_operators_word_on_what_is_wrong_is_kept(world: World) -> None:
+    def seen() -> tuple[int, str]:
+        [pool] = world.fleet.directory.pools
+        return pool.num_starting, pool.trouble
+
+    world.fleet.on_pod("ADDED", pod("p0", ready=False))
+    world.fleet.on_pod("ADDED", pod("p1", ready=False))
+    assert seen() == (2, "")
+    world.fleet.on_pod("MODIFIED", pod("p1"))
+    assert seen() == (1, "")
+    world.fleet.on_pod("MODIFIED", pod("p1", ready=False))
+    assert seen() == (1, ""), "one that was ready drains, and does not start"
+    world.fleet.on_pod("MODIFIED", pod("p0", ready=False, going=True))
+    assert seen() == (0, "")
+    degraded = {"type": "Degraded", "status": "True", "message": "The image cannot be pulled."}
+    for status, message in (("True", "The image cannot be pulled."), ("False", "")):
+        object_now = deployment() | {"status": {"conditions": [degraded | {"status": status}]}}
+        world.fleet.on_deployment("MODIFIED", object_now)
+        assert seen() == (0, message)
+
+
 async def test_a_deleted_pod_leaves(world: World) -> None:
     world.fleet.on_pod("ADDED", pod("p0"))
     world.fleet.on_pod("ADDED", pod("p1"))

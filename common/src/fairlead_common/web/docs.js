@@ -7,6 +7,9 @@ let schemas = {};
 
 const nameOf = (reference) => reference.split("/").at(-1);
 const words = (...parts) => parts.filter(Boolean).join(" · ");
+const code = (text) => element("code", {}, text);
+// A text with `code` in it, as nodes.
+const prose = (text = "") => text.split("`").map((part, index) => (index % 2 ? code(part) : part));
 
 // A schema in a few words, such as `array of string`.
 function kind(schema) {
@@ -39,39 +42,40 @@ function folded(summary, make) {
 }
 
 function described(schema) {
-  const parts = schema.description ? [element("p", {}, schema.description)] : [];
+  const parts = schema.description ? [element("p", {}, ...prose(schema.description))] : [];
   const required = new Set(schema.required);
   const fields = Object.entries(schema.properties ?? {}).map(([name, field]) => [
-    element("dt", {}, element("code", {}, name), " ", words(kind(field), required.has(name) && "required", bounds(field))),
-    element("dd", {}, field.description ?? "", ...referred(field)),
+    element("dt", {}, code(name), " ", words(kind(field), required.has(name) && "required", bounds(field))),
+    element("dd", {}, ...prose(field.description), ...referred(field)),
   ]);
   return fields.length ? [...parts, element("dl", {}, ...fields.flat())] : [...parts, ...referred(schema)];
 }
 
 function referred(schema) {
   const found = references(schema).filter((name) => name in schemas);
-  return found.map((name) => folded([element("code", {}, name)], () => described(schemas[name])));
+  return found.map((name) => folded([code(name)], () => described(schemas[name])));
 }
 
-function content(part) {
+// `isOpen`: whether the schema's fields are shown at once.
+function content(part, isOpen = false) {
   return Object.entries(part?.content ?? {}).flatMap(([type, { schema = {} }]) => [
-    element("p", {}, element("code", {}, type), " ", kind(schema)),
-    ...(schema.$ref ? referred(schema) : described(schema)),
+    element("p", {}, code(type), " ", kind(schema)),
+    ...(isOpen && schema.$ref ? described(schemas[nameOf(schema.$ref)]) : described(schema)),
   ]);
 }
 
 function operation(method, path, said) {
-  const title = [element("code", { className: "method" }, method.toUpperCase()), " ", element("code", {}, path), " ",
-    said.summary ?? ""];
+  const title = [element("code", { className: "method" }, method.toUpperCase()), " ", code(path), " ",
+    ...prose(said.summary)];
   const made = folded(title, () => {
-    const parts = said.description && said.description !== said.summary ? [element("p", {}, said.description)] : [];
+    const parts = said.description && said.description !== said.summary ? [element("p", {}, ...prose(said.description))] : [];
     const parameters = (said.parameters ?? []).map((each) =>
-      element("li", {}, element("code", {}, each.name), " ",
+      element("li", {}, code(each.name), " ",
         words(each.in, kind(each.schema ?? {}), each.required && "required", bounds(each.schema ?? {}), each.description)));
     if (parameters.length) parts.push(element("h3", {}, "Parameters"), element("ul", {}, ...parameters));
-    if (said.requestBody) parts.push(element("h3", {}, "Body"), ...content(said.requestBody));
+    if (said.requestBody) parts.push(element("h3", {}, "Body"), ...content(said.requestBody, true));
     const answers = Object.entries(said.responses ?? {}).map(([status, answer]) =>
-      element("li", {}, element("code", {}, status), " ", answer.description ?? "", ...content(answer)));
+      element("li", {}, code(status), " ", ...prose(answer.description), ...content(answer)));
     return [...parts, element("h3", {}, "Answers"), element("ul", {}, ...answers)];
   });
   made.dataset.words = `${method} ${path} ${said.summary ?? ""}`.toLowerCase();
@@ -81,9 +85,10 @@ function operation(method, path, said) {
 function show(api) {
   schemas = api.components?.schemas ?? {};
   document.title = place("title").textContent = `${api.info.title} ${api.info.version}`;
-  place("description").textContent = api.info.description ?? "";
+  place("description").replaceChildren(...prose(api.info.description));
   const groups = new Map();
-  for (const [path, methods] of Object.entries(api.paths)) {
+  const isOther = ([path]) => !path.startsWith("/v1/");
+  for (const [path, methods] of Object.entries(api.paths).sort((one, two) => isOther(one) - isOther(two))) {
     for (const [method, said] of Object.entries(methods)) {
       const tag = said.tags?.[0] ?? "other";
       groups.set(tag, [...(groups.get(tag) ?? []), operation(method, path, said)]);

@@ -102,12 +102,21 @@ class Pool:
     outlook: Outlook
     departing: tuple[Replica, ...] = ()
     """Replicas that take no new requests and may still finish answers."""
+    num_starting: int = 0
+    """Replicas that exist and are not ready yet."""
+    trouble: str = ""
+    """What needs a person though replicas may be ready, in the operator's words; empty = nothing is known."""
 
     @property
     def adapters(self) -> tuple[str, ...]:
         """Adapters that any replica serves or will serve, sorted."""
         served = {adapter for replica in self.replicas for adapter in replica.adapters}
         return tuple(sorted(served.union(each.name for each in self.model.adapters if not each.trouble)))
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What the model can do, as a replica's engine has told; empty = none has."""
+        return next((replica.capabilities for replica in self.replicas if replica.capabilities), ())
 
     @property
     def state(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from fairlead.api import names
+from fairlead.api.conditions import wrong_condition
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
 from fairlead.fleet.directory import Fleet, FleetModel, Key, Pool, outlook, served_model
 from fairlead.fleet.engine_stream import EngineListener
@@ -149,7 +150,10 @@ class KubernetesFleet(Fleet):
             ready = (self._joined[each.uid] for each in seen if each.uid in self._joined)
             replicas = tuple(sorted(ready, key=lambda replica: replica.name))
             departing = tuple(self._departing[each.uid] for each in seen if each.uid in self._departing)
-            pool = Pool(model, replicas, outlook(deployment, seen), departing)
+            placed = {each.uid for each in (*replicas, *departing)}
+            num_starting = sum(each.is_active and each.uid not in placed for each in seen)
+            trouble = str(wrong_condition(deployment.status).get("message") or "")
+            pool = Pool(model, replicas, outlook(deployment, seen), departing, num_starting, trouble)
             changed = self._pools.get(key) != pool
             self._pools[key] = pool
         if changed:

@@ -22,6 +22,7 @@ from fairlead.gateway.dispatch.injector import Injector, is_injection
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_metrics import CONTENT_TYPE, GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.model_states import PATH_STATES, model_states
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
@@ -132,6 +133,10 @@ class GatewayApp:
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
+        elif path == PATH_STATES:
+            _require(method, path, "GET", "HEAD")
+            self._require_synced()
+            await client.reply(200, msgspec.json.encode(model_states(self.pools)))
         elif (question := MODEL_QUESTIONS.get(target.path)) is not None:
             _require(method, path, *(("GET", "HEAD") if question.METHOD == "GET" else (question.METHOD,)))
             await self._question(target, headers, client)
@@ -261,8 +266,7 @@ class GatewayApp:
             await self._models(replace(target, path=asked), client)
 
     async def _models(self, target: routes.Target, client: Client) -> None:
-        if not self.pools.fleet.synced:
-            raise errors.not_synced()
+        self._require_synced()
         directory, name = self.pools.fleet.directory, target.path.removeprefix(routes.MODELS_PATH).removeprefix("/")
         answer = (
             routes.find_model(directory, name, target.chosen) if name else routes.list_models(directory, target.chosen)
@@ -270,6 +274,10 @@ class GatewayApp:
         if answer is None:
             raise errors.model_not_found(name, directory.served_names)
         await client.reply(200, msgspec.json.encode(answer))
+
+    def _require_synced(self) -> None:
+        if not self.pools.fleet.synced:
+            raise errors.not_synced()
 
 
 class ControlApp:

@@ -118,8 +118,8 @@ def _entry(name: str, pool: Pool) -> dict[str, Any]:
             entry["state"] = "starting"
     if lengths:
         entry["max_model_len"] = min(lengths)
-    if capabilities := next((replica.capabilities for replica in pool.replicas if replica.capabilities), ()):
-        entry["capabilities"] = list(capabilities)
+    if pool.capabilities:
+        entry["capabilities"] = list(pool.capabilities)
     return entry
 
 
