@@ -74,6 +74,17 @@ def test_models_lists_the_deployment_and_its_alias(client: openai.OpenAI, dinghy
     assert {"dinghy", "small-boat"} <= {model.id for model in client.models.list()}
 
 
+def test_a_browser_gets_the_page_and_its_states(fleet, dinghy: str) -> None:
+    with urllib.request.urlopen(f"{fleet.gateway}/", timeout=60) as page:
+        assert page.headers["content-type"] == "text/html; charset=utf-8" and b"pages/models.js" in page.read()
+    with urllib.request.urlopen(f"{fleet.gateway}/pages/models.js", timeout=60) as script:
+        assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    asked = urllib.request.Request(f"{fleet.gateway}/fairlead/v1/models", headers=fleet.headers)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        [state] = [each for each in json.load(answer)["models"] if each["key"] == f"default/{dinghy}"]
+    assert (state["state"], state["message"]) == ("ready", "") and state["replicas"]["ready"] >= 1
+
+
 def test_kubectl_shows_the_columns_people_need(fleet, dinghy: str) -> None:
     header, row, *_ = fleet.kubectl("get", "llm", dinghy).stdout.splitlines()
     assert header.split()[0] == "NAME"

@@ -45,7 +45,8 @@ def http_endpoints() -> str:
                 ["", "`/{namespace}/{name}` before any of these",
                  "The same for this LLMDeployment; `Host: {name}.{namespace}` says it, too."],
                 ["`GET`", f"`{PATH_DOCUMENT}`", "All of this, with bodies and errors, as OpenAPI."],
-                ["`GET`", "`/docs`", _DOCS]]  # fmt: skip
+                ["`GET`", "`/docs`", _DOCS],
+                ["`GET`", "`/`", "A page for browsers: models' states, a chat, examples for programs."]]  # fmt: skip
     head = ["Method", "Path", "What it does"]
     outcomes = [[f"`{outcome.label}`", str(outcome.http_status), docstrings(QueueOutcome)[outcome.name]]
                 for outcome in QueueOutcome]  # fmt: skip

@@ -7,8 +7,10 @@ import pytest
 from fairlead.gateway.access import KeyedAccess
 
 KEY = "alice-0123456789abcdef"
-PAGES = ["/docs"]
-LOADED = ["/pages/page.css", "/pages/api.js", "/pages/docs.js"]
+PAGES = ["/", "/docs"]
+LOADED = [
+    f"/pages/{name}" for name in ("page.css", "models.css", "api.js", "docs.js", "models.js", "chat.js", "snippets.js")
+]
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
         _say(f"""\
 ready after {time.monotonic() - started:.1f} s
 
-The gateway is at {fleet.gateway}. In a terminal:
+The gateway is at {fleet.gateway}, for a browser too. In a terminal:
 
   export KUBECONFIG={folder.kubeconfig}
   kubectl apply -f examples/01-dinghy.yaml

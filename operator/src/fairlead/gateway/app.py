@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -55,6 +56,7 @@ logger = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
 Headers = dict[bytes, bytes]
 
+_PAGES_FOLDER = Path(__file__).parent.parent / "web"
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _EXPECT = b"expect"
 """Clients with this header wait for 100 Continue. After a refusal the body looks like the next request, so the
@@ -80,7 +82,7 @@ class GatewayApp:
         limit, timeout = self.settings.max_body_bytes, self.settings.body_timeout
         self._bodies = BodyReader(limit=limit, timeout=timeout, total_limit=self.settings.max_partial_body_bytes)
         self._unknown = UnknownFields(self.settings.unknown_fields)
-        self._pages = read_pages(DOCUMENT_FOLDER) if self.settings.pages else {}
+        self._pages = read_pages(DOCUMENT_FOLDER, _PAGES_FOLDER) if self.settings.pages else {}
         self.draining = False
 
     @property

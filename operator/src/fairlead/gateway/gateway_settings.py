@@ -47,7 +47,7 @@ class GatewaySettings:
     """Origins of web pages, as https://a.example,https://b.example, that may read answers (CORS); * = all. Empty =
     none. Preflights are answered without a key."""
     pages: bool = True
-    """Whether browsers get pages, such as `/docs`. Pages are answered without a key and have no data: what they show
+    """Whether browsers get pages: `/` and `/docs`. Pages are answered without a key and have no data: what they show
     they ask for with the key that a person types."""
     unknown_fields: str = "ignore"
     """What becomes of a request to /v1/messages or /v1/responses with fields that are not known: ignore = they are left

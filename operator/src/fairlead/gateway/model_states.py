@@ -54,16 +54,17 @@ def model_states(pools: Pools) -> ModelStates:
 
 
 def _state(live: ModelPool, pools: Pools) -> ModelState:
-    pool, routed = live.pool, len(live.router.replicas)
+    pool = live.pool
+    num_leaving = len(live.router.replicas) - live.num_ready
     return ModelState(
         key=pool.model.key,
         names=pools.fleet.directory.public_names(pool),
         state=pool.state,
         message=pool.trouble if pool.replicas else pool.outlook.message,
         replicas=ReplicaStages(
-            ready=live.num_ready,
-            starting=pool.num_starting + len(pool.replicas) - routed,
-            draining=len(pool.departing) + routed - live.num_ready,
+            ready=len(pool.replicas) - num_leaving,
+            starting=pool.num_starting,
+            draining=len(pool.departing) + num_leaving,
         ),
         waiting=len(live.queue),
         capabilities=list(pool.capabilities),
