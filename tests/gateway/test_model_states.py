@@ -60,6 +60,9 @@ async def test_replicas_that_drain_and_requests_that_wait_are_counted(start) -> 
     for engine in setup.engines:
         engine.refusal = None
     await request
+    setup.engines[0].drain()
+    await setup.until(lambda: [pool.num_ready for pool in setup.gateway.pools] == [1])
+    assert (await states(setup))["fake"]["replicas"] == {"ready": 1, "starting": 0, "draining": 1}
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong-0123456789abcdef"}])

@@ -104,7 +104,8 @@ async function load() {
     show(await (await ask("openapi.json")).json());
     place("status").textContent = "";
   } catch (error) {
-    place("status").textContent = error instanceof Refused ? error.message : "The server does not answer.";
+    const said = error instanceof Refused ? error.message : "The server does not answer.";
+    place("status").textContent = error.status === 401 ? "" : said; // the form says it
   }
 }
 

@@ -7,7 +7,7 @@ const place = (id) => document.getElementById(id);
 let conversation = []; // messages as the API takes them, without the system prompt
 let state = null; // of the chosen model
 let running = null; // the answer's AbortController
-let isWaiting = false; // for the answer's first text
+let awaited = null; // key of the model whose first text is waited for
 let objection = ""; // why the chosen model cannot be chatted with
 
 // Whom the next message is for.
@@ -19,7 +19,7 @@ export function chatWith(chosen) {
   const before = objection;
   objection = can("completion") ? "" : `${state.names[0]} does not chat.`;
   if (running === null && before !== objection) say(objection);
-  if (isWaiting) say(waitingFor(state));
+  if (awaited === state.key) say(waitingFor(state));
 }
 
 function say(text) {
@@ -87,7 +87,7 @@ async function receive(answer, shown, begun) {
       const thought = delta.reasoning_content ?? delta.reasoning;
       if (thought || delta.content) {
         first ??= performance.now();
-        isWaiting = false;
+        awaited = null;
         say("Answering…");
       }
       if (thought) reason(String(thought));
@@ -120,7 +120,7 @@ function note(shown, text) {
 
 function setRunning(controller) {
   running = controller;
-  isWaiting = running !== null;
+  awaited = running === null ? null : state.key;
   const hadFocus = document.activeElement;
   place("stop").hidden = running === null;
   place("messages").setAttribute("aria-busy", running !== null);

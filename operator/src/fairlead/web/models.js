@@ -93,6 +93,7 @@ async function poll() {
     if (models.length === 0) said = "There are no models yet: apply an LLMDeployment.";
   } catch (error) {
     said = error instanceof Refused ? error.message : "The gateway does not answer; the page keeps asking.";
+    if (error.status === 401) said = ""; // the form says it
   }
   isAsking = false;
   if (place("status").textContent !== said) place("status").textContent = said;
