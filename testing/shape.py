@@ -28,9 +28,9 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 97_050,
-    "lines of tests, e2e and testing": 103_400,
-    "modules of the product": 600,
+    "lines of the product": 97_250,
+    "lines of tests, e2e and testing": 104_100,
+    "modules of the product": 602,
     "% placeholder words in docstrings": 6.3,
     "short modules with one importer": 6,
     "class names defined twice": 3,
