@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ def of_the_guide(guide: str, kind: str, name: str, model: Path, **spec: Any) -> 
 
 def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, is_salted: bool = False) -> None:
     """Conversations that grow, one after another: within a block for 95 % of the requests, as is asked of vLLM's. A
-    gateway may be asked before it has heard that the request before is over, and a place that computes serves nobody.
-    `is_salted`: they share nothing, not even their first words."""
+    gateway may be asked before it has heard that the request before is over, and a place that computes serves nobody:
+    so they pause, as people do. `is_salted`: they share nothing, not even their first words."""
     seen = []
     for name in _PEOPLE:
         prompt = f"My name is {name}, and I want to know what is on the shelf. "
@@ -46,6 +47,7 @@ def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, i
                 usage = json.load(reply)["usage"]
                 predicted = int(reply.headers["x-fairlead-predicted-cached-tokens"])
             seen.append((predicted, usage["prompt_tokens_details"]["cached_tokens"]))
+            time.sleep(0.2)
     assert sum(abs(predicted - actual) <= block_size for predicted, actual in seen) >= 0.95 * len(seen), seen
     assert sum(actual for _, actual in seen) > 40 * len(seen), seen
 
