@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
 ]
 
+EXPECT_MILLISECONDS = 60_000
+"""Longest wait for what a page should show; a busy machine takes long for it."""
 KEY = "alice-0123456789abcdef"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 NAME = """<script>document.title='run'<img src=x onerror=alert(1)> it's "q"; $(touch run) `touch run` \\\\"""
@@ -69,6 +71,7 @@ async def opened(browser):
 
     async def make(url: str, path: str = "/", **options: Any) -> Watched:
         context = await browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        context.set_default_timeout(EXPECT_MILLISECONDS)
         watched = Watched(await context.new_page(), url)
         await watched.page.goto(url + path)
         return watched
@@ -77,6 +80,7 @@ async def opened(browser):
 
 
 def expect(locator: Any) -> Any:
+    playwright.expect.set_options(timeout=EXPECT_MILLISECONDS)
     return playwright.expect(locator)
 
 
