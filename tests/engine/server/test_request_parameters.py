@@ -205,7 +205,7 @@ STRUCTURED: dict[str, Any] = {
 }  # fmt: skip
 OTHER: dict[str, Any] = {
     "model": "other", "messages": [{"role": "user", "content": "other"}], "prompt": "other", "tokens": [3],
-    "query": "other", "documents": ["other"], "items": "other", "queries": "other", "top_n": 1,
+    "query": "other", "documents": ["other"], "items": "other", "queries": "other", "top_n": 1, "dimensions": 1,
     "return_documents": False, "text_1": "other", "text_2": "other", "data_1": "other", "data_2": "other",
     "input": "other", "encoding_format": "base64", "pooling": "mean",
     "tools": [{"type": "function", "function": {"name": "tide"}}], "chat_template_kwargs": {"is_loud": True},

@@ -272,9 +272,10 @@ class EmbeddingEndpoint(ReadingEndpoint[schemas.EmbeddingRequest]):
     kind = Kind.EMBED
 
     async def check(self, request: schemas.EmbeddingRequest, model: ServedModel) -> None:
-        if request.dimensions is not None and request.dimensions > model.info.hidden_size:
+        most = model.info.hidden_size
+        if request.dimensions is not None and not 1 <= request.dimensions <= most:
             message = (
-                f"dimensions = {request.dimensions} is more than the {model.info.hidden_size} of this model's vectors"
+                f"dimensions must be in [1, {most}], the numbers of this model's vectors, not {request.dimensions}"
             )
             raise RequestError("dimensions", message)
         if request.pooling == Pooling.CLS and not model.info.task.sees_all:

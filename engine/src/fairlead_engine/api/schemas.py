@@ -536,9 +536,7 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
         int | None,
         Parameter(
             "How many of a vector's first numbers are told, scaled to length 1 again where whole vectors are. Of use "
-            "for models that were trained for it (Matryoshka).",
-            low=1,
-            high=2**20,
+            "for models that were trained for it (Matryoshka). From 1 to as many as the model's vectors have.",
             default="all of them",
         ),
     ] = None
