@@ -43,7 +43,12 @@ class Started:
 
     def cpu_seconds(self) -> float:
         """Of its process and all descendants."""
-        return sum(map(_cpu_seconds, _tree(self.pid)))
+        return process_cpu_seconds(self.pid)
+
+
+def process_cpu_seconds(pid: int) -> float:
+    """Of a process and all its descendants."""
+    return sum(map(_cpu_seconds, _tree(pid)))
 
 
 def _tree(pid: int) -> list[int]:

@@ -210,14 +210,19 @@ def write(results: list[Result], path: Path) -> None:
 
 def conditions(args: argparse.Namespace) -> str:
     """Machine, versions, workload and seed."""
-    cpu = next((line.partition(":")[2].strip() for line in cpu_info() if line.startswith("model name")), "")
-    machine = f"{os.cpu_count()} CPUs ({cpu or platform.processor()}), {platform.system()} {platform.release()}"
     return (
-        f"Fairlead {__version__}, Python {platform.python_version()}, {machine}\n"
+        f"Fairlead {__version__}, {machine()}\n"
         f"{args.replicas} replicas of the dinghy, {args.kv_memory} of KV cache each; {args.seconds:g} s per load, "
         f"prompts of about {args.prefix_tokens} tokens, {args.output_tokens} out; {args.prefixes} prefixes shared at "
         f"{args.rate:g}/s, or nothing shared at {args.unshared_rate:g}/s; {args.runs} runs, seed {args.seed}"
     )
+
+
+def machine() -> str:
+    """Python, processor and system."""
+    cpu = next((line.partition(":")[2].strip() for line in cpu_info() if line.startswith("model name")), "")
+    processors = f"{os.cpu_count()} CPUs ({cpu or platform.processor()})"
+    return f"Python {platform.python_version()}, {processors}, {platform.system()} {platform.release()}"
 
 
 def cpu_info() -> list[str]:

@@ -105,7 +105,10 @@ async def _serve_connection(handler: Handler, reader: asyncio.StreamReader, writ
 async def _read_request(reader: asyncio.StreamReader, first_byte: bytes) -> RecordedRequest:
     head = (first_byte + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     request_line, *lines = head.rstrip("\r\n").split("\r\n")
-    method, path, _ = request_line.split(" ", 2)
+    words = request_line.split(" ", 2)
+    if len(words) != 3:  # such as the preface of HTTP/2, with which clients look for gRPC
+        raise ConnectionResetError(f"no request of HTTP/1.1: {request_line!r}")
+    method, path, _ = words
     pairs = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
