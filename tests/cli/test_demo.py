@@ -1,7 +1,10 @@
 """The demo's pure parts: how much load, what is recorded, what the table says. `make demo` runs all of it."""
 
+import argparse
 import asyncio
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from fairlead.client.load_generator import LoadSample
 from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.report import report
 from fairlead.client.workload import WorkloadKind, conversations
+from fairlead_local.demo import story
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd
 from fairlead_local.demo.recorder import FleetRecorder, Moment, replicas_over_time, shifted, stretches
 from fairlead_local.demo.scaling_story import StepFailed, ttft_errors
@@ -55,6 +59,32 @@ async def test_a_file_that_is_not_there_is_wrong_usage(fairlead, tmp_path: Path)
     ended = await fairlead("demo", "--file", str(tmp_path / "none.yaml"))
     assert (ended.status, ended.out) == (2, "")
     assert "none.yaml" in ended.err and "hint: the demo needs one with autoscaling" in ended.err
+
+
+def test_the_fleet_can_be_kept_until_it_is_interrupted(monkeypatch, capsys, tmp_path: Path) -> None:
+    up: list[bool] = []
+
+    @contextmanager
+    def fleet(*_: object, **__: object) -> Iterator[OwnedFleet]:
+        up.append(True)
+        yield OwnedFleet("http://127.0.0.1:1", tmp_path / "kubeconfig")
+        up.clear()
+
+    async def play(self: Demo) -> None:
+        assert up
+
+    def interrupted() -> None:
+        assert up, "the fleet runs while the demo waits"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(story, "temporary_fleet", fleet)
+    monkeypatch.setattr(Demo, "play", play)
+    monkeypatch.setattr(story.signal, "pause", interrupted)
+    args = argparse.Namespace(file=EXAMPLE, plot=tmp_path / "demo.png", keep=True)
+    assert story.run(args) == 0
+    said = capsys.readouterr().out
+    assert "in a browser: http://127.0.0.1:1/" in said and f"KUBECONFIG={tmp_path / 'kubeconfig'}" in said
+    assert not up
 
 
 @in_virtual_time

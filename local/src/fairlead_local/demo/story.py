@@ -4,9 +4,10 @@ request from zero. `Demo.play` is the story; `scaling_story.py` plays the part w
 import argparse
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=Path, default=Path("bench-out/demo.png"), help="where to draw it (default: %(default)s)"
     )
+    parser.add_argument("--keep", action="store_true", help="keep the fleet until Ctrl-C")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
         manifest = read_manifest(args.file)
         with temporary_fleet("fairlead-demo-", write=partial(print, end="", flush=True)) as fleet:
             demo = Demo(console, fleet, manifest)
+            console.print(f"in a browser: {fleet.gateway}/", markup=False, soft_wrap=True)
             asyncio.run(demo.play())
+            if args.keep:
+                keep(console, fleet)
     except KeyboardInterrupt:
         console.print("Interrupted; everything that was started has been stopped.")
         return 130
@@ -87,6 +92,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         demo.steps.append(DemoStep(STOPPED, "the fleet's supervisor saw the end of every process", True, 0.0))
     return finish(demo, args.plot)
+
+
+def keep(console: Console, fleet: OwnedFleet) -> None:
+    """Returns at Ctrl-C."""
+    console.print(f"The fleet stays up until Ctrl-C: {fleet.gateway}/", markup=False, soft_wrap=True)
+    console.print(f"export KUBECONFIG={fleet.kubeconfig}", markup=False, soft_wrap=True)
+    with suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
