@@ -29,7 +29,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference schemas families dinghy bench-engine bench-routing bench-autoscaling clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference schemas families dinghy pictures bench-engine bench-routers bench-routing bench-autoscaling clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,12 @@ dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 4
 
 bench-engine: setup-dev ## Our engine beside every peer that can be had, into docs/benchmarks/ (some 40 minutes; BENCH=quick: 10)
 	$(BIN)/python engine/benchmarks/bench_engine.py --docs docs/benchmarks $(if $(filter quick,$(BENCH)),--quick)
+
+pictures: demo setup-dev ## The pictures of the docs, into docs/pictures/: the demo's plot, and the gateway's page (needs Chromium)
+	$(BIN)/python docs/draw_pictures.py
+
+bench-routers: setup-dev ## Our gateway beside vllm-router and sglang-router, into docs/benchmarks/ (15 minutes; installs both, apart)
+	$(BIN)/python operator/benchmarks/routers.py --docs docs/benchmarks
 
 bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
 	$(BIN)/python operator/benchmarks/routing.py

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from fairlead import __version__
+from fairlead.gateway.model_history import ModelDetail
 from fairlead.gateway.model_states import PATH_STATES, ModelStates
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
+from fairlead.gateway.recent_requests import PATH_REQUESTS, RequestRecord
 from fairlead.gateway.stored.requests import MAX_ITEMS
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
@@ -122,14 +124,21 @@ def document() -> Document:
         paths[path] = {method: _question(engine["paths"][path][method])}
     paths[MODELS_PATH] = {"get": _read("list_models", "The models that can be asked for", "Models")}
     one = _read("get_model", "One of them, by any of its names", "Model")
-    name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    paths[f"{MODELS_PATH}/{{id}}"] = {"get": one | {"parameters": [name, *one["parameters"]]}}
+    paths[f"{MODELS_PATH}/{{id}}"] = {"get": _with_names(one, "id")}
     paths[PATH_STATES] = {"get": _read("model_states", "How every model stands, those at zero too", "ModelStates")}
+    detail = _read("model_detail", "One model now and in the last hour", "ModelDetail")
+    paths[f"{PATH_STATES}/{{namespace}}/{{name}}"] = {"get": _with_names(detail, "namespace", "name")}
+    request = _read(
+        "recent_request", "One of the last requests of this gateway: where it went, and why", "RequestRecord"
+    )
+    paths[f"{PATH_REQUESTS}/{{id}}"] = {"get": _with_names(request, "id")}
     paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
     paths |= _stored()
     described = _read("openapi", "This document", None)
     paths[PATH_DOCUMENT] = {"get": described}
-    _, states = msgspec.json.schema_components([ModelStates], ref_template="#/components/schemas/{name}")
+    _, states = msgspec.json.schema_components(
+        [ModelStates, ModelDetail, RequestRecord], ref_template="#/components/schemas/{name}"
+    )
     schemas = {"Model": MODEL, "Models": MODEL_LIST, "Probe": _PROBE, **states}
     return {
         "openapi": engine["openapi"],
@@ -238,6 +247,14 @@ def _read(operation: str, summary: str, schema: str | None) -> Document:
     found = {"type": "object"} if schema is None else {"$ref": f"#/components/schemas/{schema}"}
     done = _answer("Successful Response", found, HEADER_REQUEST_ID)
     return {"summary": summary, "operationId": operation, **_common("models", {"200": done, **_refusals(OF_LISTS)})}
+
+
+def _with_names(operation: Document, *names: str) -> Document:
+    """With parameters of the path."""
+    made = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names
+    ]
+    return operation | {"parameters": [*made, *operation["parameters"]]}
 
 
 def _probe(path: str, says: str) -> Document:

@@ -25,6 +25,7 @@ from fairlead.gateway.model_states import PATH_STATES
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import QueueOutcome
 from fairlead.gateway.openai.routes import FILE, FORWARDED_PATHS, INJECT_PATH, PROBES
+from fairlead.gateway.recent_requests import PATH_REQUESTS
 from fairlead.routing.replica import Replica
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_testing.gateways import make_pool, running_gateway
@@ -60,7 +61,8 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
     forwarded = {*FORWARDED_PATHS, INJECT_PATH}
     stored = {f"/v1/responses/{{id}}{action}" for action in ("", "/cancel", "/input_items")}
     answered = {*PROBES, *MODEL_QUESTIONS, "/v1/models", "/v1/models/{id}", PATH_STATES, "/openapi.json"}
-    assert set(document["paths"]) == forwarded | stored | answered
+    looked_up = {f"{PATH_STATES}/{{namespace}}/{{name}}", f"{PATH_REQUESTS}/{{id}}"}
+    assert set(document["paths"]) == forwarded | stored | answered | looked_up
     for reference in references(document):
         _, *places = reference.split("/")
         found = document

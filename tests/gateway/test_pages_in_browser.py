@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead.fleet.directory import Outlook
+from fairlead.fleet.directory import Outlook, ScalingChange
 from fairlead.gateway.access import KeyedAccess
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
@@ -367,6 +369,37 @@ async def test_the_keyboard_alone_is_enough(start, opened) -> None:
     await page.keyboard.press("Space")
     await expect(page.get_by_label("Message", exact=True)).to_be_focused()
     tab.check()
+
+
+async def test_the_last_hour_the_replicas_and_one_request_are_shown(start, opened) -> None:
+    reason = f"2 replicas: 1 would leave 14 requests waiting {HOSTILE}"
+    now = datetime.now(UTC).isoformat()
+
+    def pools(engines: list[FakeEngine]) -> list[Any]:
+        pool = make_pool([each.replica() for each in engines], target_ttft_seconds=0.5)
+        return [replace(pool, changes=(ScalingChange(now, 1, 2, reason),))]
+
+    setup = await start(2, pools=pools)
+    await setup.stream()
+    setup.gateway.app.histories.look()
+    tab = await opened(setup.url)
+    first = tab.page.locator("figure").nth(0)
+    await expect(first).to_contain_text("First token, p90:")
+    await expect(first).to_contain_text("target 500 ms")
+    await expect(tab.page.locator("figure").nth(2)).to_contain_text("ready 2, starting 0")
+    assert await tab.page.locator("#charts polyline").count() == 5
+    assert await tab.page.locator("#charts line.mark").count() == 3
+    await expect(tab.page.locator("#changes li")).to_contain_text(f"1 → 2: {reason}")
+    await expect(tab.page.locator("#replicas tr")).to_have_count(2)
+    await say(tab.page)
+    await tab.page.get_by_role("button", name="Why there?").click()
+    await expect(tab.page.locator("#request dd").nth(0)).to_have_text("default/fake, asked for as fake")
+    await expect(tab.page.locator("#request tbody tr")).to_have_count(2)
+    await tab.page.get_by_label("x-request-id").fill("../unknown")
+    await tab.page.keyboard.press("Enter")
+    await expect(tab.page.locator("#request-status")).to_contain_text("keeps no request")
+    assert [each for each in tab.complaints if "404" not in each] == []
+    assert await tab.page.title() == "Models"
 
 
 async def test_a_hundred_models_are_searched(start, opened) -> None:

@@ -4,12 +4,13 @@ Pure, and built anew on every change by a Fleet: `KubernetesFleet` (kubernetes.p
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
-from fairlead.api.llmdeployment import LLMDeployment, Routing, ScalingMode
+from fairlead.api.llmdeployment import LLMDeployment, Routing, ScalingMode, ScalingTargets
 from fairlead.fleet.pods import ReplicaPods, is_stuck
 from fairlead.routing.replica import Replica
 from fairlead_common.wire.adapters import split_adapter
@@ -51,6 +52,10 @@ class FleetModel:
     """Context in tokens that the spec sets; None = the engines choose."""
     routing: Routing = field(default_factory=Routing)
     """How a replica is picked, and how long requests may wait."""
+    target_ttft_seconds: float | None = None
+    """What its autoscaling holds the time to first token to; None = no target."""
+    target_percentile: int = 90
+    """Share of requests, in percent, that the target is for."""
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """Every claimed name: the served name, aliases, `namespace/servedName` and `namespace/name`. Names with another
     namespace's prefix, which API servers refuse, are left out."""
@@ -82,6 +87,19 @@ class FleetModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingChange:
+    """One decision of the autoscaler, as it noted it on the object (`status.scaling.history`)."""
+
+    time: str
+    """RFC 3339."""
+    before: int
+    """Replicas desired until then."""
+    after: int
+    reason: str
+    """The autoscaler's sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outlook:
     """Whether a pool without ready replicas will have a replica, and why."""
 
@@ -106,6 +124,8 @@ class Pool:
     """Replicas that exist and are not ready yet."""
     trouble: str = ""
     """What needs a person though replicas may be ready, in the operator's words; empty = nothing is known."""
+    changes: tuple[ScalingChange, ...] = ()
+    """The autoscaler's last decisions, oldest first."""
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -249,9 +269,21 @@ HOPELESS_ADAPTERS = frozenset(
 """Reasons under which no replica serves an adapter until somebody changes something."""
 
 
+def scaling_changes(status: Mapping[str, Any]) -> tuple[ScalingChange, ...]:
+    """What the autoscaler noted, oldest first; entries that cannot be read are left out."""
+    noted = (status.get("scaling") or {}).get("history") or ()
+    found = []
+    for each in reversed(noted):
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            times, reason = str(each["time"]), str(each.get("reason") or "")
+            found.append(ScalingChange(times, int(each["from"]), int(each["to"]), reason))
+    return tuple(found)
+
+
 def served_model(deployment: LLMDeployment) -> FleetModel:
     """The part of the LLMDeployment that serves requests."""
     metadata, spec = deployment.metadata, deployment.spec
+    targets = (spec.autoscaling.targets if spec.autoscaling else None) or ScalingTargets()
     engine = repr((spec.model.source, spec.engine, spec.resources, spec.template))
     # What the engines are sure to be started with: arguments and templates win over the field.
     said_elsewhere = "max-model-len" in repr((spec.engine.extra_args, spec.template))
@@ -266,6 +298,8 @@ def served_model(deployment: LLMDeployment) -> FleetModel:
         engine=hashlib.blake2b(engine.encode(), digest_size=16).hexdigest(),
         max_model_len=None if said_elsewhere else spec.engine.max_model_len,
         routing=spec.routing,
+        target_ttft_seconds=targets.time_to_first_token,
+        target_percentile=targets.percentile,
     )
 
 

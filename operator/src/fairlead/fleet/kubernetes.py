@@ -14,7 +14,7 @@ from functools import partial
 from fairlead.api import names
 from fairlead.api.conditions import wrong_condition
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
-from fairlead.fleet.directory import Fleet, FleetModel, Key, Pool, outlook, served_model
+from fairlead.fleet.directory import Fleet, FleetModel, Key, Pool, outlook, scaling_changes, served_model
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.pods import POD_SELECTOR, ReplicaPods, group_of, owner_of
 from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
@@ -127,7 +127,8 @@ class KubernetesFleet(Fleet):
             self._departing.pop(before.uid, None)
         if now is None:
             return
-        replica = Replica(now.uid, now.name, now.address, names.ENGINE_PORT)
+        node = str(now.leader.get("spec", {}).get("nodeName") or "")
+        replica = Replica(now.uid, now.name, now.address, names.ENGINE_PORT, node=node, since=now.created)
         if now.is_terminating and now.address:
             self._departing.setdefault(now.uid, replica)  # also one that went before this gateway came
         if now.is_finished or now.ready_since is not None:
@@ -153,7 +154,8 @@ class KubernetesFleet(Fleet):
             placed = {each.uid for each in (*replicas, *departing)}
             num_starting = sum(each.is_active and each.uid not in placed for each in seen)
             trouble = str(wrong_condition(deployment.status).get("message") or "")
-            pool = Pool(model, replicas, outlook(deployment, seen), departing, num_starting, trouble)
+            changes = scaling_changes(deployment.status)
+            pool = Pool(model, replicas, outlook(deployment, seen), departing, num_starting, trouble, changes)
             changed = self._pools.get(key) != pool
             self._pools[key] = pool
         if changed:

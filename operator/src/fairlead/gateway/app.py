@@ -23,6 +23,7 @@ from fairlead.gateway.dispatch.injector import Injector, is_injection
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_metrics import CONTENT_TYPE, GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.model_history import ModelDetail, ModelHistories
 from fairlead.gateway.model_states import PATH_STATES, model_states
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
@@ -36,6 +37,7 @@ from fairlead.gateway.openai.parse import (
     translated,
 )
 from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
+from fairlead.gateway.recent_requests import NUM_KEPT, PATH_REQUESTS, RecentRequests, RequestRecord
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.gateway.stored import requests as stored_requests
@@ -83,6 +85,8 @@ class GatewayApp:
         self._bodies = BodyReader(limit=limit, timeout=timeout, total_limit=self.settings.max_partial_body_bytes)
         self._unknown = UnknownFields(self.settings.unknown_fields)
         self._pages = read_pages(DOCUMENT_FOLDER, _PAGES_FOLDER) if self.settings.pages else {}
+        self.histories = ModelHistories(self.pools)
+        self._recent = RecentRequests()
         self.draining = False
 
     @property
@@ -139,6 +143,9 @@ class GatewayApp:
             _require(method, path, "GET", "HEAD")
             self._require_synced()
             await client.reply(200, msgspec.json.encode(model_states(self.pools)))
+        elif path.startswith((f"{PATH_STATES}/", f"{PATH_REQUESTS}/")):
+            _require(method, path, "GET", "HEAD")
+            await client.reply(200, msgspec.json.encode(self._looked_up(path, client.name)))
         elif (question := MODEL_QUESTIONS.get(target.path)) is not None:
             _require(method, path, *(("GET", "HEAD") if question.METHOD == "GET" else (question.METHOD,)))
             await self._question(target, headers, client)
@@ -148,9 +155,24 @@ class GatewayApp:
         else:
             raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions")
 
+    def _looked_up(self, path: str, client: str | None) -> ModelDetail | RequestRecord:
+        """One model's last hour, or one request. Raises OpenAIError (404)."""
+        if path.startswith(PATH_STATES):
+            self._require_synced()
+            key = path.removeprefix(f"{PATH_STATES}/")
+            live = next((live for live in self.pools if live.model.key == key), None)
+            if live is None:
+                raise errors.model_not_found(key, [live.model.key for live in self.pools])
+            return self.histories.detail(live)
+        request_id = path.removeprefix(f"{PATH_REQUESTS}/")
+        record = self._recent.find(request_id, client)
+        if record is None:
+            raise errors.request_not_kept(request_id, NUM_KEPT)
+        return record
+
     async def _infer(self, target: routes.Target, headers: Headers, client: Client) -> None:
         """A request for an engine."""
-        seen = Observation(client.request_id, target.path, observers=(self.metrics,), client=client.name)
+        seen = Observation(client.request_id, target.path, observers=(self.metrics, self._recent), client=client.name)
         with self._bodies.held() as held:
             await self._observed(client, seen, self._serve(target, headers, client, seen, held))
 

@@ -8,6 +8,7 @@ import msgspec
 
 from fairlead.gateway.dispatch.admission import ModelPool
 from fairlead.gateway.dispatch.pools import Pools
+from fairlead.routing.replica import Replica
 
 PATH_STATES = "/fairlead/v1/models"
 
@@ -48,24 +49,80 @@ class ModelStates(msgspec.Struct):
     """By `key`."""
 
 
+class ReplicaFigures(msgspec.Struct, kw_only=True):
+    """One replica that requests are or were sent to. None = its engine has not told lately."""
+
+    name: str
+    """The pod's name."""
+    state: str
+    """ready, or draining."""
+    node: str
+    """Empty = not known."""
+    since: str
+    """When the pod was created (RFC 3339); empty = not known."""
+    running: int | None
+    """Requests that it computes."""
+    waiting: int | None
+    """Requests that wait in the engine."""
+    slots: int | None
+    """Requests that it computes at once."""
+    kv_used_ratio: float | None
+    """Share of its KV cache that running requests hold."""
+    num_cached_blocks: int
+    """Blocks of prefixes that this gateway knows there; 0 where the engine does not tell them."""
+
+
 def model_states(pools: Pools) -> ModelStates:
     """Of all pools."""
-    return ModelStates([_state(pool, pools) for pool in sorted(pools, key=lambda pool: pool.model.key)])
+    return ModelStates([model_state(pool, pools) for pool in sorted(pools, key=lambda pool: pool.model.key)])
 
 
-def _state(live: ModelPool, pools: Pools) -> ModelState:
+def replica_stages(live: ModelPool) -> ReplicaStages:
+    """Of one pool."""
     pool = live.pool
     num_leaving = len(live.router.replicas) - live.num_ready
+    return ReplicaStages(
+        ready=len(pool.replicas) - num_leaving,
+        starting=pool.num_starting,
+        draining=len(pool.departing) + num_leaving,
+    )
+
+
+def replica_figures(live: ModelPool) -> list[ReplicaFigures]:
+    """Of the replicas of one pool, those that take requests first."""
+    ready = [_replica(each, live) for each in live.pool.replicas]
+    return sorted([*ready, *(_replica(each, live, is_departing=True) for each in live.pool.departing)], key=_rank)
+
+
+def _rank(seen: ReplicaFigures) -> tuple[bool, str]:
+    return seen.state != "ready", seen.name
+
+
+def _replica(replica: Replica, live: ModelPool, *, is_departing: bool = False) -> ReplicaFigures:
+    load = live.datastore.load(replica.uid, live.now())
+    blocks = load.kv_blocks_total if load else 0
+    return ReplicaFigures(
+        name=replica.name,
+        state="draining" if is_departing or (load is not None and load.draining) else "ready",
+        node=replica.node,
+        since=replica.since,
+        running=load.running if load else None,
+        waiting=load.waiting if load else None,
+        slots=load.max_num_seqs if load else None,
+        kv_used_ratio=1 - load.kv_blocks_free / blocks if load and blocks else None,
+        num_cached_blocks=live.datastore.index.num_blocks(replica.uid),
+    )
+
+
+def model_state(live: ModelPool, pools: Pools) -> ModelState:
+    """Of one pool."""
+    pool = live.pool
     return ModelState(
         key=pool.model.key,
         names=pools.fleet.directory.public_names(pool),
         state=pool.state,
         message=pool.trouble if pool.replicas else pool.outlook.message,
-        replicas=ReplicaStages(
-            ready=len(pool.replicas) - num_leaving,
-            starting=pool.num_starting,
-            draining=len(pool.departing) + num_leaving,
-        ),
+        replicas=replica_stages(live),
         waiting=len(live.queue),
         capabilities=list(pool.capabilities),
     )

@@ -272,12 +272,12 @@ def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None =
         "replica": decision.replica.name if decision else None,
         "reason": decision.reason if decision else None,
         "num_attempts": seen.num_attempts,
-        "queue_seconds": _rounded(seen.queue_seconds),
-        "predicted_ttft_seconds": _rounded(seen.predicted_ttft_seconds),
-        "ttft_seconds": _rounded(seen.ttft_seconds),
-        "predicted_replica_ttft_seconds": _rounded(decision.predicted_ttft_seconds if decision else None),
-        "replica_ttft_seconds": _rounded(seen.replica_ttft_seconds),
-        "duration_seconds": _rounded(seen.duration_seconds),
+        "queue_seconds": rounded(seen.queue_seconds),
+        "predicted_ttft_seconds": rounded(seen.predicted_ttft_seconds),
+        "ttft_seconds": rounded(seen.ttft_seconds),
+        "predicted_replica_ttft_seconds": rounded(decision.predicted_ttft_seconds if decision else None),
+        "replica_ttft_seconds": rounded(seen.replica_ttft_seconds),
+        "duration_seconds": rounded(seen.duration_seconds),
         "num_prompt_tokens": usage.prompt_tokens if usage else None,
         "num_predicted_cached_tokens": decision.cached_tokens if decision else None,
         "num_cached_tokens": seen.usage.cached_tokens if seen.usage else None,
@@ -288,5 +288,6 @@ def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None =
     logger.info("request", extra=fields)
 
 
-def _rounded(seconds: float | None) -> float | None:
+def rounded(seconds: float | None) -> float | None:
+    """To microseconds."""
     return None if seconds is None else round(seconds, 6)

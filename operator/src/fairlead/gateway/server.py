@@ -137,6 +137,7 @@ class Gateway:
         controlling = asyncio.create_task(self._control.serve([self._control_socket]))
         serving = asyncio.create_task(self._server.serve([self._socket]))
         signalling = asyncio.create_task(self.signals.run())
+        looking = asyncio.create_task(self.app.histories.run())
         admitting = asyncio.create_task(self.access.run(), name="following the API keys")
         followers = [following, admitting]
         if self.keeper is not None:
@@ -152,9 +153,9 @@ class Gateway:
             self.signals.close()
             self._control.stop()
             await controlling
-            for follower in followers:
+            for follower in (looking, *followers):
                 follower.cancel()
-            await asyncio.gather(signalling, *followers, return_exceptions=True)
+            await asyncio.gather(signalling, looking, *followers, return_exceptions=True)
             self.upstream.close()
             self.tokenizers.close()
 

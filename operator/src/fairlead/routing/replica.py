@@ -1,6 +1,7 @@
 """The nouns of routing: a replica and its load, a candidate for one request, and the decision."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from fairlead_common.wire.messages import LoadLine
 
@@ -52,6 +53,10 @@ class Replica:
     """Adapters served beside the model, by the last load; none until the engine has told."""
     capabilities: tuple[str, ...] = ()
     """What its model can do, for lists of models; empty until the engine has told."""
+    node: str = ""
+    """Where the pod runs; empty = not known."""
+    since: str = ""
+    """When the pod was created (RFC 3339); empty = not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Decision:
     """From dispatch to first token; None where it could not be predicted."""
     dispatch: int = 0
     """This gateway's number of the request on the replica, from 1 (`x-fairlead-dispatch`)."""
+    candidates: "Sequence[Candidate]" = field(default=(), repr=False, compare=False)
+    """The replicas that the policy chose among."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Router:
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
         decision = self.policy.pick(candidates, prompt, in_flight)
         chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
-        return self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
+        return self._dispatch(decision, chosen, candidates, prompt, now, is_suspect=is_suspect)
 
     def holds_back(self, prompt: Prompt, now: float, *, patient: bool, claimed: Collection[str] = ()) -> bool:
         """Whether only isolation keeps a suspect waiting."""
@@ -336,14 +336,21 @@ class Router:
         )
 
     def _dispatch(
-        self, decision: Decision, chosen: Candidate, prompt: Prompt, now: float, *, is_suspect: bool
+        self,
+        decision: Decision,
+        chosen: Candidate,
+        candidates: Sequence[Candidate],
+        prompt: Prompt,
+        now: float,
+        *,
+        is_suspect: bool,
     ) -> InFlightRequest:
         """Numbers the request and enters it into the books."""
         replica, uid = chosen.replica, chosen.replica.uid
         num_seen = 0 if chosen.load is None else chosen.load.seen.get(self.gateway_id, 0)
         prompts = prompt.tokens(replica) or ()
         sent = InFlightRequest(
-            replace(decision, dispatch=self.in_flight.next_dispatch(uid, num_seen)),
+            replace(decision, dispatch=self.in_flight.next_dispatch(uid, num_seen), candidates=candidates),
             now,
             prefill_work(chosen.cached_tokens, chosen.uncached_tokens),
             num_seqs=max(1, len(prompts)),

@@ -2,6 +2,7 @@
 // message.
 
 import { ask, element, Refused } from "./api.js";
+import { showRequest } from "./request.js";
 
 const place = (id) => document.getElementById(id);
 let conversation = []; // messages as the API takes them, without the system prompt
@@ -111,7 +112,19 @@ async function receive(answer, shown, begun) {
     tokens && `${tokens} tokens${seconds > 0.01 && first !== null ? `, ${(tokens / seconds).toFixed(0)}/s` : ""}`,
     answer.headers.get("x-fairlead-replica"),
   ].filter(Boolean).join(" · "));
+  explain(shown, answer.headers.get("x-request-id"));
   return text;
+}
+
+// A button that shows where the request went, and why.
+function explain(shown, id) {
+  if (!id) return;
+  const button = element("button", { type: "button", className: "quiet" }, "Why there?");
+  button.addEventListener("click", () => {
+    showRequest(id);
+    place("request-id").focus();
+  });
+  shown.append(button);
 }
 
 function note(shown, text) {

@@ -1,8 +1,9 @@
 // `/`: every model with its state, asked for every two seconds while the page is seen. The chosen one is chatted with
-// (chat.js), and asked by programs (snippets.js).
+// (chat.js), looked at (history.js), and asked by programs (snippets.js).
 
 import { ask, element, onKey, Refused } from "./api.js";
 import { chatWith } from "./chat.js";
+import { followHistory } from "./history.js";
 import { showSnippet } from "./snippets.js";
 
 const POLL_MILLISECONDS = 2000;
@@ -51,6 +52,7 @@ function choose(key) {
   cards.get(key).radio.checked = true;
   chatWith(state);
   showSnippet(state.names[0]);
+  followHistory(key);
 }
 
 function show(models) {

@@ -171,6 +171,18 @@ def not_stored(path: str) -> OpenAIError:
     return OpenAIError(404, message, code="not_stored")
 
 
+MAX_SHOWN_ID = 128
+
+
+def request_not_kept(request_id: str, num_kept: int) -> OpenAIError:
+    """404: it is not over, was too long ago, was asked with another key, or another gateway served it."""
+    message = (
+        f"This gateway keeps no request with the id {request_id[:MAX_SHOWN_ID]!r}: it keeps the last {num_kept} that "
+        "have ended, and tells each to the key that sent it. Another gateway may have served it."
+    )
+    return OpenAIError(404, message, code="request_not_kept")
+
+
 def method_not_allowed(method: str, path: str, allowed: str) -> OpenAIError:
     """405."""
     message = f"Not allowed to {method} on {path}; use {allowed}."

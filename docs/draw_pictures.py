@@ -1,0 +1,76 @@
+"""Draws the pictures of the docs: the demo's plot, and the gateway's page in front of a fleet under load.
+
+`make pictures` calls it after `make demo`; it needs Chromium (apt-get install chromium), and takes three minutes more.
+"""
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+from playwright.async_api import async_playwright
+
+from fairlead.client.load_generator import LoadGenerator
+from fairlead.client.openai import OpenAIClient
+from fairlead.client.workload import ArrivalPhase, WorkloadKind, WorkloadShape, arrival_times, conversations
+from fairlead.kube.client import KubeClient
+from fairlead.kube.kubeconfig import load
+from fairlead.kube.resources import LLMDEPLOYMENTS
+from fairlead_local.detaching import OwnedFleet, temporary_fleet
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+EXAMPLE = ROOT / "examples" / "02-autoscaling.yaml"
+PHASES = (ArrivalPhase(1.0, 40.0), ArrivalPhase(20.0, 60.0), ArrivalPhase(2.0, 60.0))
+SHAPE = WorkloadShape(prefix_tokens=300, output_tokens=64, ignore_eos=True)
+QUESTION = "What is 7 plus 5?"
+PAGE_SIZE = {"width": 1200, "height": 1500}
+
+
+async def draw(fleet: OwnedFleet) -> None:
+    """Applies the example, asks it for minutes, and takes the page's picture."""
+    manifest = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    name = manifest["metadata"]["name"]
+    manifest["metadata"]["namespace"] = "default"
+    async with KubeClient(load(fleet.kubeconfig)) as kube:
+        await kube.apply(LLMDEPLOYMENTS, manifest, "pictures")
+    async with OpenAIClient(f"{fleet.gateway}/v1") as client:
+        while name not in await client.models():
+            await asyncio.sleep(0.5)
+        print("a load of minutes is under way", file=sys.stderr, flush=True)
+        talks = conversations(WorkloadKind.SHARED_PREFIX, SHAPE, seed=1)
+        await LoadGenerator(client, name).open_loop(talks, arrival_times(PHASES, seed=1))
+    await take(fleet.gateway, PICTURES / "page.png")
+
+
+async def take(gateway: str, path: Path) -> None:
+    """A chat's answer, the last hour, and where the answer's request went."""
+    async with async_playwright() as started:
+        browser = await started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = await (await browser.new_context(viewport=PAGE_SIZE, reduced_motion="reduce")).new_page()
+        await page.goto(f"{gateway}/")
+        await page.get_by_label("Message", exact=True).fill(QUESTION)
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Why there?").click()
+        await page.locator("#request dl").wait_for()
+        await page.evaluate("window.scrollTo(0, 0)")
+        await page.screenshot(path=path)
+        await browser.close()
+
+
+def main() -> None:
+    """Raises SystemExit where Chromium or the demo's plot is missing."""
+    if shutil.which("chromium") is None:
+        raise SystemExit("chromium is not installed: apt-get install chromium")
+    demo = ROOT / "bench-out" / "demo.png"
+    if not demo.exists():
+        raise SystemExit("bench-out/demo.png is missing: make demo")
+    PICTURES.mkdir(exist_ok=True)
+    shutil.copy(demo, PICTURES / "demo.png")
+    with temporary_fleet("fairlead-pictures-", write=lambda _: None) as fleet:
+        asyncio.run(draw(fleet))
+
+
+if __name__ == "__main__":
+    main()
