@@ -68,10 +68,13 @@ function chart({ title, moments, from, until, lines, limit = null, write, change
   return element("figure", {}, element("figcaption", {}, element("strong", {}, title), ` ${words}`), picture);
 }
 
+// The autoscaler's sentences begin with the number that they explain.
+const sentence = ({ after, reason }) => (reason.startsWith(`${after} `) ? reason : `${after}: ${reason}`);
+
 function draw({ moments, changes, target_ttft_seconds: target, target_percentile: percentile }) {
   const until = moments.at(-1)?.time ?? Date.now() / 1000;
   const from = Math.min(moments[0]?.time ?? until, until - LEAST_SECONDS);
-  const told = changes.map((each) => ({ at: Date.parse(each.time) / 1000, words: `${each.before} → ${each.after}: ${each.reason}` }));
+  const told = changes.map((each) => ({ at: Date.parse(each.time) / 1000, words: `${each.before} → ${sentence(each)}` }));
   const shared = { moments, from, until, changes: told };
   const whole = (value) => String(Math.round(value * 10) / 10);
   place("charts").replaceChildren(
