@@ -551,7 +551,10 @@ def check(
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, backend, reference):
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
-    check(reference, folder, (1, 7, 16, 33, 90), attention_backend=backend)
+    if backend == "triton":  # interpreted, where each token takes long: chunks and several blocks all the same
+        check(reference, folder, (1, 33), 4, attention_backend=backend)
+    else:
+        check(reference, folder, (1, 7, 16, 33, 90), attention_backend=backend)
 
 
 @pytest.mark.parametrize("name", SHAPES)
