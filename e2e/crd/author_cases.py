@@ -203,6 +203,10 @@ REFUSED = [
         _spec(f"resources.{kind}", "'devices.example.com/kvm'", resources={kind: {"devices.example.com/kvm": "1"}})
         for kind in ("requests", "limits")
     ),
+    *(
+        _spec("resources", "'nodeSelector'", "DEFAULTS", resources={"nodeSelector": each})
+        for each in ({"pool": "theirs"}, {})
+    ),
     # -- sources --
     *(
         _spec("model.source", f"'{source}'", model={"source": source})
@@ -259,7 +263,7 @@ ALLOWED = [
             "allowedMediaDomains": ["images.example.com"],
             "profile": {"configMap": "profiles"},
         },
-        resources={"limits": {"cpu": "1", "nvidia.com/gpu": 1}},
+        resources={"limits": {"cpu": "1", "nvidia.com/gpu": 1}, "nodeSelector": {"pool": "a"}},
     ),
     *(
         deployment(engine={"image": image})

@@ -379,6 +379,7 @@ _MISFITS: Mapping[str, Sequence[Any]] = {
     "spec.engine.speculative.method": ["magic"],
     "spec.resources.profile": [""],
     "spec.resources.limits.cpu": ["two"],
+    "spec.resources.nodeSelector.pool": ["a b", 1],
     "spec.resources.requests": [{f"r{number}": 1 for number in range(33)}],
     "spec.routing.policy": ["Random"],
     "spec.routing.prefixHash.meanLoadFactor": [99],
@@ -457,7 +458,12 @@ FULL = deployment(
         "extraArgs": ["--seed", "7"],
         "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
     },
-    resources={"gpus": 1, "requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 2, "memory": "2Gi"}},
+    resources={
+        "gpus": 1,
+        "requests": {"cpu": "500m", "memory": "1Gi"},
+        "limits": {"cpu": 2, "memory": "2Gi"},
+        "nodeSelector": {"pool": "a", "spot": ""},
+    },
     replicas=2,
     autoscaling={
         "mode": "Fairlead",

@@ -81,7 +81,8 @@ def test_pools_have_their_profiles_alone() -> None:
     told = settings(rendered("gpu-pools"))
     assert set(told.profiles) == {"cpu-small", "cpu-large", "l4", "h100-pair", "h100-slice"}
     assert told.default_profile == "l4"
-    assert all(profile.shared_memory for name, profile in told.profiles.items() if not name.startswith("cpu"))
+    of_gpus = [profile for name, profile in told.profiles.items() if not name.startswith("cpu")]
+    assert all(profile.shared_memory and "-cuda" in str(profile.image) for profile in of_gpus)
 
 
 def test_each_is_shown_in_the_guide() -> None:

@@ -18,12 +18,13 @@ import helm
 
 from fairlead import __version__
 from fairlead.api import names
+from fairlead.api.llmdeployment import EnvironmentVariable
 from fairlead.cli import chat
 from fairlead.cli.options import KEY_VARIABLE
 from fairlead.controller import operator as operator_module
 from fairlead.gateway.gateway_command import add_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.operator_settings import OperatorSettings, Profile
+from fairlead.operator_settings import Affinity, OperatorSettings, Profile
 from fairlead_common.settings import given, values_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -161,6 +162,19 @@ AS_TEXT = Profile(
     requests={"cpu": "0.5", "memory": "2147483648"}, limits={"cpu": "2"}, shared_memory="1000000000",
     gpu_memory="80000000000",
 )  # fmt: skip
+WHOLE = {
+    "image": "registry.example.com/engine@sha256:1",
+    "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {}}],
+    "nodeSelector": {"pool": "a"}, "affinity": {"nodeAffinity": {"a": [1]}, "podAntiAffinity": {"b": {}}},
+    "tolerations": [{"operator": "Exists"}], "runtimeClassName": "nvidia", "priorityClassName": "high",
+}  # fmt: skip
+READ = Profile(
+    image="registry.example.com/engine@sha256:1",
+    env=(EnvironmentVariable(name="A", value="1"), EnvironmentVariable(name="B", value_from={})),
+    node_selector={"pool": "a"},
+    affinity=Affinity(node_affinity={"a": [1]}, pod_anti_affinity={"b": {}}),
+    tolerations=({"operator": "Exists"},), runtime_class_name="nvidia", priority_class_name="high",
+)  # fmt: skip
 SERVICE = "fairlead-gateway.fairlead-system.svc"
 
 
@@ -188,7 +202,9 @@ def test_what_is_set_reaches_the_operator(values: dict[str, Any], told: dict[str
 
 
 @pytest.mark.parametrize(
-    ("written", "profile"), [(IN_NUMBERS, AS_TEXT), ({}, Profile())], ids=["quantities in numbers", "nothing reserved"]
+    ("written", "profile"),
+    [(IN_NUMBERS, AS_TEXT), (WHOLE, READ), ({}, Profile())],
+    ids=["quantities in numbers", "nodes, image and variables", "nothing reserved"],
 )
 def test_a_profile_reaches_the_operator(written: dict[str, Any], profile: Profile) -> None:
     assert told_operator({"profiles": {"1": written}, "defaultProfile": "1"}).profiles["1"] == profile

@@ -13,6 +13,7 @@ pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requ
 
 import helm
 
+from fairlead.api.engine_rules import OWNED_VARIABLES
 from fairlead.api.quantities import format_duration, parse_duration
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, SettingsError
@@ -84,6 +85,18 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
         ({"watch": {"namespaces": ["Team A"]}}, "/watch/namespaces/0"),
         ({"profiles": {"mine": {"limit": {"cpu": 1}}}}, "limit"),
         ({"profiles": {"mine": {"limits": {"memory": "2 GB"}}}}, "/profiles/mine/limits/memory"),
+        ({"profiles": {"mine": {"image": "a b"}}}, "/profiles/mine/image"),
+        ({"profiles": {"mine": {"env": {"A": "1"}}}}, "/profiles/mine/env"),
+        ({"profiles": {"mine": {"env": [{"name": "a.b"}]}}}, "/profiles/mine/env/0/name"),
+        ({"profiles": {"mine": {"env": [{"name": "A", "value": 1}]}}}, "/profiles/mine/env/0/value"),
+        ({"profiles": {"mine": {"env": [{"name": "A"}, {"name": "A"}]}}}, "profiles.mine.env: A is there twice"),
+        (
+            {"profiles": {"mine": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {}}}]}}},
+            "profiles.mine.env: A has both value and valueFrom",
+        ),
+        ({"profiles": {"mine": {"affinity": {"nodeAfinity": {}}}}}, "nodeAfinity"),
+        ({"profiles": {"mine": {"nodeSelector": {"pool": "a b"}}}}, "/profiles/mine/nodeSelector/pool"),
+        ({"profiles": {"mine": {"runtimeClassName": "No_Class"}}}, "/profiles/mine/runtimeClassName"),
         ({"image": {"digest": "latest"}}, "/image/digest"),
         ({"networkPolicy": {"clients": [{"podSelecter": {}}]}}, "podSelecter"),
         ({"operator": {"logLevel": "chatty"}}, "/operator/logLevel"),
@@ -276,6 +289,13 @@ def test_the_operators_own_settings_have_the_programs_own_defaults(values: dict[
     for name in ("workers", "log_level", "autoscaler_interval", "resync_interval", "lease_duration", "default_profile"):
         assert getattr(found, name) == getattr(program, name)
     assert values["defaultProfile"] == program.default_profile
+
+
+@pytest.mark.parametrize("name", OWNED_VARIABLES)
+def test_a_profile_has_no_variable_that_the_operator_would_refuse(name: str) -> None:
+    values = {"profiles": {"mine": {"env": [{"name": name.replace("*", "A"), "value": "1"}]}}}
+    with pytest.raises(helm.HelmError, match=r"profiles.mine.env: .* is said by the operator"):
+        helm.render(values)
 
 
 def test_a_profile_may_have_one_gpu_of_any_kind() -> None:

@@ -607,6 +607,87 @@ def test_a_profile_decides_resources_and_placement() -> None:
     assert spec["containers"][0]["volumeMounts"][-1] == {"name": "shared-memory", "mountPath": "/dev/shm"}
 
 
+NODES = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]}}
+CUDA = OperatorSettings.from_mapping(
+    {
+        "engineImage": "fairlead/engine:cpu",
+        "profiles": {
+            "cuda": {
+                "image": "fairlead/engine:cuda",
+                "env": [
+                    {"name": "NCCL_DEBUG", "value": "WARN"},
+                    {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                ],
+                "nodeSelector": {"pool": "h100", "zone": "a"},
+                "affinity": {"nodeAffinity": NODES},
+            }
+        },
+    }
+)
+
+
+def test_a_profile_names_the_image_of_engines_and_of_what_downloads_for_them() -> None:
+    spec: dict[str, Any] = {"resources": {"profile": "cuda"}, "model": {"source": "hf://o/n"}}
+    assert container(CUDA, resources={})["image"] == "fairlead/engine:cpu"
+    made = pod(CUDA, **spec)["spec"]
+    assert {each["image"] for each in (*made["containers"], *made["initContainers"])} == {"fairlead/engine:cuda"}
+    made = pod(CUDA, **spec, engine={"image": "mine:1"})["spec"]
+    assert {each["image"] for each in (*made["containers"], *made["initContainers"])} == {"mine:1"}
+
+
+def test_a_profile_names_no_image_of_other_engines() -> None:
+    model = {"source": "hf://o/n"}
+    made = pod(CUDA, resources={"profile": "cuda"}, model=model, engine={"type": "vLLM", "image": "vllm:1"})["spec"]
+    images = {each["name"]: each["image"] for each in (*made["initContainers"], *made["containers"])}
+    assert images == {"download": "fairlead/engine:cpu", "engine": "vllm:1", "front": "fairlead/engine:cpu"}
+    (server,) = (each for each in made["initContainers"] if each["name"] == "engine")
+    assert {"name": "NCCL_DEBUG", "value": "WARN"} in server["env"]
+
+
+def test_environment_variables_of_an_llmdeployment_win_over_those_of_its_profile() -> None:
+    own = {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}, {"name": "OTHER", "value": "1"}]}
+    made = container(CUDA, resources={"profile": "cuda"}, engine=own)["env"]
+    assert [each["name"] for each in made] == ["POD_IP", "POD_NAME", "NCCL_DEBUG", "TOKEN", "OTHER"]
+    assert made[2] == {"name": "NCCL_DEBUG", "value": "INFO"}
+    assert made[3] == {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+
+
+@pytest.mark.parametrize(
+    ("own", "selector"),
+    [
+        ({}, {"pool": "h100", "zone": "a"}),
+        ({"resources": {"nodeSelector": {"pool": "spare"}}}, {"pool": "spare"}),
+        ({"resources": {"nodeSelector": {}}}, None),
+        ({"template": {"spec": {"nodeSelector": {"zone": "b"}}}}, {"pool": "h100", "zone": "b"}),
+        (
+            {"resources": {"nodeSelector": {"pool": "x"}}, "template": {"spec": {"nodeSelector": {"zone": "b"}}}},
+            {"pool": "x", "zone": "b"},
+        ),
+    ],
+    ids=["the profile's", "replaced", "any node", "merged by the template", "replaced, then merged"],
+)
+def test_nodes_are_the_profiles_unless_an_llmdeployment_chooses_others(
+    own: dict[str, Any], selector: dict[str, str] | None
+) -> None:
+    spec: dict[str, Any] = {**own, "resources": {"profile": "cuda", **own.get("resources", {})}}
+    assert pod(CUDA, **spec)["spec"].get("nodeSelector") == selector
+
+
+def test_a_replica_without_a_profile_chooses_nodes_too() -> None:
+    spec = pod(resources={"gpus": 1, "nodeSelector": {"pool": "h100"}})["spec"]
+    assert spec["nodeSelector"] == {"pool": "h100"}
+
+
+def test_a_templates_affinity_is_laid_over_the_profiles() -> None:
+    resources = {"profile": "cuda"}
+    assert pod(CUDA, resources=resources)["spec"]["affinity"] == {"nodeAffinity": NODES}
+    apart: dict[str, Any] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    template = {"spec": {"affinity": apart}}
+    found = pod(CUDA, resources=resources, template=template)["spec"]["affinity"]
+    assert found == {"nodeAffinity": NODES, **apart}
+    assert "affinity" not in pod(CUDA, resources=resources, template={"spec": {"affinity": None}})["spec"]
+
+
 def test_the_cluster_chooses_ids_that_the_settings_leave_out() -> None:
     settings = OperatorSettings.from_mapping({"enginePodSecurityContext": {"fsGroup": 0}})
     found = pod(settings)["spec"]["securityContext"]

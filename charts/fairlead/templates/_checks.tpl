@@ -49,17 +49,35 @@
 {{- end -}}
 {{- end }}
 
-{{/* The operator would refuse every LLMDeployment that names none. */}}
+{{/* With these the operator would not start, or refuse every LLMDeployment that names no profile. */}}
 {{- define "fairlead.checkProfiles" -}}
 {{- $profiles := list "cpu-small" "cpu-medium" "cpu-large" "gpu" -}}
 {{- range $name, $profile := .Values.profiles -}}
 {{- if kindIs "map" $profile -}}
 {{- $profiles = append $profiles $name -}}
+{{- include "fairlead.checkVariables" (dict "where" (printf "profiles.%s.env" $name) "variables" $profile.env) -}}
 {{- end -}}
 {{- end -}}
 {{- $profiles = $profiles | uniq | sortAlpha -}}
 {{- if and .Values.defaultProfile (not (has .Values.defaultProfile $profiles)) -}}
 {{- fail (printf "defaultProfile: there is no profile %q; there are %s" .Values.defaultProfile (join ", " $profiles)) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.checkVariables" -}}
+{{- $where := .where -}}
+{{- $names := list -}}
+{{- range .variables -}}
+{{- if regexMatch "^(FAIRLEAD_.*|POD_IP|VLLM_API_KEY|LLAMA_API_KEY|LLAMA_ARG_(ALIAS|API_PREFIX|HOST|MODEL|PORT|SSL_CERT_FILE|SSL_KEY_FILE))$" .name -}}
+{{- fail (printf "%s: %s is said by the operator, or would keep it out; leave it out" $where .name) -}}
+{{- end -}}
+{{- if has .name $names -}}
+{{- fail (printf "%s: %s is there twice; leave one of them out" $where .name) -}}
+{{- end -}}
+{{- if and (hasKey . "value") .valueFrom -}}
+{{- fail (printf "%s: %s has both value and valueFrom; leave one of them out" $where .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
 {{- end -}}
 {{- end }}
 

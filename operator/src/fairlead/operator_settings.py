@@ -17,6 +17,8 @@ import yaml
 from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.admission_policy import AdmissionPolicy
+from fairlead.api.engine_rules import is_owned
+from fairlead.api.llmdeployment import EnvironmentVariable
 from fairlead.api.quantities import QUANTITY_PATTERN, format_duration
 from fairlead.api.schema import (
     Constraints,
@@ -66,8 +68,42 @@ class ImagePullPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Affinity:
+    """Nodes that pods are drawn to and kept from; each part as in a pod. None = nothing is said."""
+
+    node_affinity: Raw | None = None
+    """To nodes, by their labels."""
+    pod_affinity: Raw | None = None
+    """To nodes with certain pods."""
+    pod_anti_affinity: Raw | None = None
+    """Away from nodes with certain pods."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As fields of a pod's affinity."""
+        parts = {
+            "nodeAffinity": self.node_affinity,
+            "podAffinity": self.pod_affinity,
+            "podAntiAffinity": self.pod_anti_affinity,
+        }
+        return {name: dict(part) for name, part in parts.items() if part is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a replica may use and where it runs, under a name that users put into `spec.resources.profile`."""
+    """What a replica may use, where and with what it runs, under a name that users put into `spec.resources.profile`.
+
+    An LLMDeployment's own fields win over the profile, and the profile over the other settings.
+    """
+
+    image: Annotated[str | None, Constraints(min_length=1, max_length=512, pattern=r"^[^\s]+$")] = None
+    """Image of Fairlead's engines here, such as the one for CUDA; `engine.image` wins. Servers of other engine types
+    are in the image that `engine.image` names. None = `engineImage`."""
+    env: Annotated[
+        tuple[EnvironmentVariable, ...], Constraints(max_items=64, list_type="map", list_map_keys=("name",))
+    ] = ()
+    """Environment variables of the engine's container, as in a pod; those of the same name in `engine.env` win. Secrets
+    and ConfigMaps that they name are those of each LLMDeployment's namespace. Default: none."""
 
     requests: Quantities = field(default_factory=dict)
     """Resources to reserve, as in a container (quantities). Where no CPU limit says it, the CPUs reserved here are also
@@ -76,7 +112,9 @@ class Profile:
     """Most that may be used, as in a container (quantities). The engine computes with as many threads as it has CPUs
     here. Default: none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the nodes to run on. Default: any node."""
+    """Labels of the nodes to run on; `resources.nodeSelector` of an LLMDeployment replaces them. Default: any node."""
+    affinity: Affinity = Affinity()
+    """Nodes that the pods are drawn to and kept from, as in a pod. Default: none."""
     tolerations: tuple[Raw, ...] = ()
     """Taints to accept, as in a pod. Default: none."""
     runtime_class_name: str | None = None
@@ -211,6 +249,9 @@ class OperatorSettings:
         if self.default_profile and self.default_profile not in self.all_profiles:
             known = ", ".join(sorted(self.all_profiles))
             raise SettingsError("defaultProfile", f"{self.default_profile!r} is not a profile", f"use one of {known}")
+        for name, profile in self.profiles.items():
+            for index, variable in enumerate(profile.env):
+                _check_variable(f"profiles.{name}.env[{index}]", variable)
         for name, selector in (
             ("gatewaySelector", self.gateway_selector),
             ("operatorSelector", self.operator_selector),
@@ -252,6 +293,15 @@ class OperatorSettings:
     def all_profiles(self) -> Mapping[str, Profile]:
         """What `spec.resources.profile` may say."""
         return {**BUILT_IN_PROFILES, **self.profiles}
+
+
+def _check_variable(path: str, variable: EnvironmentVariable) -> None:
+    """Raises SettingsError for a variable that no engine may be given."""
+    if is_owned(variable.name):
+        message = f"{variable.name} is said by the operator, or would keep it out"
+        raise SettingsError(f"{path}.name", message, "leave it out")
+    if variable.value is not None and variable.value_from is not None:
+        raise SettingsError(path, f"{variable.name} has both value and valueFrom", "leave one of them out")
 
 
 def _purpose(settings: type, path: str) -> str:

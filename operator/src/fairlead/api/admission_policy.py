@@ -63,8 +63,8 @@ class AdmissionPolicy:
     """Resources that may be asked for by name; how much, a ResourceQuota says. Default: cpu, memory, ephemeral-storage
     and GPUs of nvidia.com and amd.com; no other devices of nodes."""
     placement: bool = False
-    """Whether the template may choose nodes: nodeSelector, affinity, tolerations, topologySpreadConstraints. Profiles
-    do in any case."""
+    """Whether nodes may be chosen: by resources.nodeSelector, and by the template's nodeSelector, affinity, tolerations
+    and topologySpreadConstraints. Profiles do in any case."""
     priority_classes: Names = ()
     """PriorityClasses for the template; their pods may push others off nodes. Default: none."""
     labels: Names = ()

@@ -234,6 +234,15 @@ def _any_of(variables: tuple[str, ...]) -> str:
     return f"^({'|'.join(each.replace('*', '.*') for each in variables)})$"
 
 
+OWNED_VARIABLES = (*EVERY_ENGINES, *(each for kind in _KINDS for each in kind.variables))
+"""Environment variables reserved for the operator with some type of engine; `*` = anything."""
+
+
+def is_owned(variable: str) -> bool:
+    """Whether an environment variable is among them."""
+    return matches(_any_of(OWNED_VARIABLES), variable)
+
+
 def owned_variables(engine_type: str, pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(place, name) of reserved variables in a template of a pod's shape, for which the CRD has no rule."""
     own = next((each.variables for each in _KINDS if each.type == engine_type), ())

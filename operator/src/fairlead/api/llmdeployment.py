@@ -272,6 +272,11 @@ class Resources:
     compute threads."""
     limits: Quantities = field(default_factory=dict)
     """Most that a replica may use, as in a container. The CPUs here are the engine's compute threads."""
+    node_selector: Annotated[
+        Mapping[str, Annotated[str, Constraints(pattern=names.LABEL_VALUE_PATTERN, max_length=63)]] | None,
+        Constraints(max_items=64, default_text="the profile's"),
+    ] = None
+    """Labels of the nodes to run on, in place of the profile's; {} = any node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

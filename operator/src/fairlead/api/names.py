@@ -12,6 +12,7 @@ MAX_NAME_LENGTH = 40
 """Of an LLMDeployment, because its children's names and label values contain it."""
 DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 """Names of Secrets, claims and most other objects."""
+LABEL_VALUE_PATTERN = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 
 LABEL_LLMDEPLOYMENT = f"{GROUP}/llmdeployment"
 """On every child: the name of the LLMDeployment it belongs to."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.operator_settings import OperatorSettings, Profile
 
 Manifest = dict[str, Any]
 
@@ -75,6 +76,11 @@ CONTAINED: Mapping[str, Any] = {
 """No rights, and a message about how a container ended."""
 _OF_THE_POD = (("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"))
 """Environment variables and their fields of the pod."""
+
+
+def engine_image(deployment: LLMDeployment, settings: OperatorSettings, profile: Profile) -> str:
+    """Of the engine, and of what downloads for it: the LLMDeployment's, else the profile's, else the settings'."""
+    return deployment.spec.engine.image or profile.image or settings.engine_image
 
 
 def as_sidecar(container: Mapping[str, Any]) -> dict[str, Any]:

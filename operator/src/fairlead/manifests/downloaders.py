@@ -7,7 +7,15 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.pod_spec import lasting_container, pod_spec_of
-from fairlead.manifests.common import CONTAINED, GPU, SCRATCH_VOLUME, Manifest, child, environment_of_the_pod
+from fairlead.manifests.common import (
+    CONTAINED,
+    GPU,
+    SCRATCH_VOLUME,
+    Manifest,
+    child,
+    engine_image,
+    environment_of_the_pod,
+)
 from fairlead.manifests.source import DOWNLOADS_VOLUME, Download, cache_volume, downloaded_sources
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_common.wire.downloads import DOWNLOAD_PORT, SOURCES_PORT
@@ -30,7 +38,7 @@ def download_container(
         for kind, quantities in (("requests", profile.requests), ("limits", profile.limits))
     }
     mounts = [_SCRATCH, {"name": DOWNLOADS_VOLUME, "mountPath": names.DOWNLOADS_FOLDER}]
-    return _container(deployment, settings, download.container, arguments, resources, mounts)
+    return _container(deployment, settings, profile, download.container, arguments, resources, mounts)
 
 
 class AdapterDownloader:
@@ -54,7 +62,7 @@ class AdapterDownloader:
             kind: _RESOURCES for kind, given in (("requests", profile.requests), ("limits", profile.limits)) if given
         }
         self.container = _container(
-            deployment, settings, names.ADAPTERS_CONTAINER, arguments, resources, [_SCRATCH, mount, listed]
+            deployment, settings, profile, names.ADAPTERS_CONTAINER, arguments, resources, [_SCRATCH, mount, listed]
         ) | {"ports": [{"name": "sources", "containerPort": SOURCES_PORT, "protocol": "TCP"}]}
         for source in self.container.get("envFrom", []):
             source["secretRef"]["optional"] = True  # a Secret that is missing keeps no pod from serving
@@ -76,6 +84,7 @@ def has_adapter_downloader(engine: Mapping[str, Any] | None) -> bool:
 def _container(
     deployment: LLMDeployment,
     settings: OperatorSettings,
+    profile: Profile,
     name: str,
     arguments: list[str],
     resources: Mapping[str, Mapping[str, str]],
@@ -85,7 +94,7 @@ def _container(
     secret = [] if credentials is None else [{"secretRef": {"name": credentials.secret_name}}]
     container = {
         "name": name,
-        "image": deployment.spec.engine.image or settings.engine_image,
+        "image": engine_image(deployment, settings, profile),
         "imagePullPolicy": str(settings.engine_image_pull_policy),
         "args": arguments,
         "env": [

@@ -20,6 +20,7 @@ from fairlead.manifests.common import (
     Manifest,
     as_sidecar,
     child,
+    engine_image,
     environment_of_the_pod,
     fingerprint,
     own_labels,
@@ -221,9 +222,11 @@ def _placement(deployment: LLMDeployment, profile: Profile) -> dict[str, Any]:
     }
     # Nothing where the template says how: merged with ours, its constraints would mean something else.
     is_said = "topologySpreadConstraints" in deployment.spec.template.spec
+    own = deployment.spec.resources.node_selector
     placement = {
         "topologySpreadConstraints": [] if is_said else [spread],
-        "nodeSelector": dict(profile.node_selector),
+        "nodeSelector": dict(profile.node_selector if own is None else own),
+        "affinity": profile.affinity.fields,
         "tolerations": [dict(toleration) for toleration in profile.tolerations],
         "runtimeClassName": profile.runtime_class_name,
         "priorityClassName": profile.priority_class_name,
@@ -293,13 +296,13 @@ def _container(
     resources = {"requests": dict(profile.requests), "limits": dict(profile.limits)}
     given = {
         each.name: {"valueFrom": dict(each.value_from)} if each.value_from is not None else {"value": each.value or ""}
-        for each in engine.env
+        for each in (*profile.env, *engine.env)
     }
     # The pod's own address and name first, because the arguments use them.
     own = [each for each in environment_of_the_pod() if each["name"] not in given]
     return {
         "name": names.ENGINE_CONTAINER,
-        "image": engine.image or settings.engine_image,
+        "image": engine_image(deployment, settings, profile),
         "imagePullPolicy": str(settings.engine_image_pull_policy),
         "args": arguments,
         "env": [*own, *({"name": name, **value} for name, value in given.items())],
