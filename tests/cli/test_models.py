@@ -2,12 +2,14 @@
 
 import json
 import os
+import pty
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -15,6 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import fairlead_engine.demo
+from fairlead_common.wire.downloads import DownloadStage
 from fairlead_common.wire.model_sources import folder_name
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
 
@@ -79,7 +82,49 @@ def test_pull_list_and_prune(hub: LoopbackHub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["demo://dinghy", "acme/dinghy", "hf://a:hunter2@acme/dinghy"])
 def test_what_is_not_downloaded_is_told(hub: LoopbackHub, tmp_path: Path, source: str) -> None:
     done = models(hub, tmp_path, "pull", source)
-    assert done.returncode == 1 and "SourceNotSupported" in done.stderr and "hunter2" not in done.stderr
+    assert done.returncode == 1 and "hunter2" not in done.stderr
+    (told,) = done.stderr.splitlines()
+    assert told.startswith("error: ") and "{" not in told
+
+
+def test_a_pipe_gets_plain_lines(hub: LoopbackHub, tmp_path: Path) -> None:
+    done = models(hub, tmp_path, "pull", SOURCE)
+    assert done.returncode == 0 and Path(done.stdout.strip()).is_dir()
+    *before, last = done.stderr.splitlines()
+    assert re.fullmatch(r"done +100%  .* MB of .* MB, .*/s, 0 s left", last)
+    assert all(line.partition(" ")[0] in DownloadStage for line in before)
+
+
+def test_a_terminal_gets_a_bar_and_no_log(hub: LoopbackHub, tmp_path: Path) -> None:
+    environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "COLUMNS": "80", "LINES": "24"}
+    seen = []
+    for source in (SOURCE, "hf://acme/barge"):
+        command = [sys.executable, "-m", "fairlead", "models", "pull", source, "--to", str(tmp_path)]
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
+            os.close(theirs)
+            seen.append(until_closed(ours))
+        assert process.returncode == (0 if source == SOURCE else 1)
+    (last,), (told,) = ([line.rpartition("\x1b[K")[2] for line in each.split("\r\n")[:-1]] for each in seen)
+    assert last.startswith("done        ██") and len(last) < 80
+    assert told.startswith("error: ") and "has no model acme/barge" in told
+
+
+@pytest.mark.slow
+def test_without_a_network_one_sentence_tells(tmp_path: Path) -> None:
+    done = models(LoopbackHub(endpoint="http://127.0.0.1:9"), tmp_path, "pull", SOURCE)
+    assert done.returncode == 1 and done.stdout == ""
+    told = done.stderr.splitlines()
+    assert told[-1].startswith("error: listing of") and set(told[:-1]) <= {"listing …"}
+
+
+def until_closed(terminal: int) -> str:
+    """All that is written to a terminal until its last writer ends."""
+    written = b""
+    with suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as stream:
+        while chunk := stream.read(4096):
+            written += chunk
+    return written.decode()
 
 
 @pytest.mark.slow

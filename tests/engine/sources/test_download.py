@@ -168,6 +168,39 @@ def test_a_hub_that_is_unwell_is_asked_again_and_one_that_is_gone_is_named(
     assert error.reason == DownloadFailure.SOURCE_UNREACHABLE and "127.0.0.1" in error.message
 
 
+def test_who_has_little_patience_is_told_before_the_last_try(
+    hub: LoopbackHub, fetched: Fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.unwell = 1
+    error = fetched.fails(patience_seconds=0.0)
+    assert error.reason == DownloadFailure.SOURCE_UNREACHABLE and "not at try 1 (" in error.message
+    hub.cut_after = 400_000
+    assert contents(fetched.run(patience_seconds=0.0)) == SERVED  # what has begun is tried as ever
+
+
+STUCK = """
+import socket, sys, time
+from fairlead_engine.__main__ import main
+from fairlead_engine.commands import models_command
+from fairlead_engine.sources import http_reader
+
+socket.getaddrinfo = lambda *arguments, **named: time.sleep(3600)
+http_reader._CONNECT_SECONDS, models_command._PATIENCE_SECONDS = 0.1, 0.0
+sys.exit(main(["download", "hf://acme/dinghy", "--attended", "--to", sys.argv[1]]))
+"""
+
+
+def test_a_look_up_of_a_name_that_does_not_end_keeps_nobody_waiting(tmp_path: Path) -> None:
+    environment = os.environ | {"HF_ENDPOINT": "http://hub.example"}
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, str(tmp_path)], env=environment, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stdout == ""
+    (told,) = done.stderr.splitlines()
+    assert told.startswith("error: listing of hf://acme/dinghy cannot be fetched") and "hub.example" in told
+
+
 def test_connections_that_break_lose_nothing(hub: LoopbackHub, fetched: Fetched) -> None:
     hub.cut_after = 400_000
     assert contents(fetched.run()) == SERVED

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead_common.wire.downloads import DownloadStage
-from fairlead_engine.sources.reporting import Reporter, bar, size_text
+from fairlead_engine.sources.reporting import Reporter, bar, line, size_text
 
 
 class Clock:
@@ -40,11 +40,16 @@ def test_the_bar() -> None:
     reporter.expect(4_000_000_000)
     clock.now += 4
     reporter.fetched(1_000_000_000)
-    assert bar(reporter.progress()) == (
-        "downloading ███████······················· " + " 25%  1.0 GB of 4.0 GB, 250.0 MB/s, 12 s left"
-    )
+    plain = " 25%  1.0 GB of 4.0 GB, 250.0 MB/s, 12 s left"
+    assert bar(reporter.progress(), 120) == f"downloading ███████······················· {plain}"
+    assert bar(reporter.progress(), 80) == f"downloading █████················ {plain}"
+    assert line(reporter.progress()) == bar(reporter.progress(), 60) == f"downloading {plain}"
+    for columns in range(1, 130):
+        assert len(bar(reporter.progress(), columns)) < columns
+    nothing = Reporter("hf://a/b", clock).progress()
+    assert line(nothing) == bar(nothing, 80) == "listing …"
     reporter.expect(None)
-    assert "1.0 GB, 250.0 MB/s" in bar(reporter.progress())
+    assert "1.0 GB, 250.0 MB/s" in bar(reporter.progress(), 120)
 
 
 @pytest.mark.parametrize(("size", "text"), [(12, "12 B"), (1500, "1.5 kB"), (2.5e12, "2.50 TB")])

@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import logging
+import math
 import os
 import signal
 import sys
@@ -12,7 +14,7 @@ import msgspec
 
 from fairlead_common.logs import LogFormat, configure_logging
 from fairlead_common.settings import BYTES
-from fairlead_common.wire.downloads import SOURCES_PATH, SOURCES_PORT
+from fairlead_common.wire.downloads import SOURCES_PATH, SOURCES_PORT, DownloadFailure
 from fairlead_common.wire.model_sources import SourceError, parse_source
 from fairlead_engine.errors import StartError
 from fairlead_engine.host import termination
@@ -26,6 +28,8 @@ from fairlead_engine.sources.reporting import Reporter, answering, size_text, to
 VARIABLE = "FAIRLEAD_MODELS_FOLDER"
 """Environment variable with the models folder where none is named."""
 _DEFAULT = "~/.cache/fairlead/models"
+_PATIENCE_SECONDS = 10.0
+"""Of a person, for a source without an answer."""
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -48,6 +52,11 @@ def add_download_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--parallel", type=_positive, default=8, metavar="N", help="files at a time. Default: 8")
     parser.add_argument("--progress-port", type=_port, metavar="N", help="where GET /progress answers meanwhile")
+    parser.add_argument(
+        "--attended", action="store_true",
+        help="a person waits for it: a bar or plain lines instead of a log, an error as one sentence, and no more than "
+        f"{_PATIENCE_SECONDS:g} s for a source that does not answer",
+    )  # fmt: skip
     _add_host_and_log(parser)
 
 
@@ -81,8 +90,11 @@ def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_download(args: argparse.Namespace) -> int:
-    """Returns the exit status: 0 the model is there, 1 failed; the termination log has the reason."""
+    """Returns the exit status: 0 the model is there, 1 failed; the termination log has the reason, unless a person has
+    been told."""
     configure_logging(args.log_level, args.log_format)
+    if args.attended:
+        logging.disable()
     try:
         orders = DownloadOrders(
             source=_with_revision(args.source, args.revision),
@@ -90,11 +102,15 @@ def run_download(args: argparse.Namespace) -> int:
             size_limit=args.size_limit,
             refresh=args.refresh,
             parallel=args.parallel,
+            patience_seconds=_PATIENCE_SECONDS if args.attended else math.inf,
         )
         with trusted():
-            folder = asyncio.run(_download(orders, args.host, args.progress_port))
+            folder = asyncio.run(_download(orders, args))
     except (DownloadError, StartError) as error:
-        termination.report(error)
+        if args.attended:
+            print(f"error: {error.message}", file=sys.stderr)
+        else:
+            termination.report(error)
         return 1
     except (asyncio.CancelledError, KeyboardInterrupt) as error:
         print("stopped; what was fetched is kept for the next time", file=sys.stderr)
@@ -169,11 +185,18 @@ def run_prune(args: argparse.Namespace) -> int:
     return status
 
 
-async def _download(orders: DownloadOrders, host: str, port: int | None) -> Path:
+async def _download(orders: DownloadOrders, args: argparse.Namespace) -> Path:
     _end_at_sigterm()
     reporter = Reporter(orders.source)
-    async with told(reporter, host=host, port=port):
-        return await download(orders, reporter)
+    try:
+        async with told(reporter, host=args.host, port=args.progress_port, attended=args.attended):
+            return await download(orders, reporter)
+    except DownloadError as error:
+        if args.attended and error.reason == DownloadFailure.SOURCE_UNREACHABLE:
+            # Nothing ends the look-up of a name in its thread, and the end of the loop would wait for it.
+            print(f"error: {error.message}", file=sys.stderr, flush=True)
+            os._exit(1)
+        raise
 
 
 async def _keep_adapters(args: argparse.Namespace) -> None:

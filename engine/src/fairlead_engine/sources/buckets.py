@@ -35,7 +35,7 @@ _PLACES = {
     "gs": "GOOGLE_BASE_URL",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_ENDPOINT",
 }
-_CONNECT = timedelta(seconds=30)
+_CONNECT = timedelta(seconds=10)
 _SILENCE = timedelta(seconds=60)
 _WHOLE = timedelta(days=7)
 """For one file: silence ends a request, not its length."""

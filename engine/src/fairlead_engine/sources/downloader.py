@@ -5,8 +5,10 @@ import asyncio
 import errno
 import hashlib
 import logging
+import math
 import os
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -66,6 +68,8 @@ class DownloadOrders:
     """Tries in a row without progress before the source counts as unreachable."""
     backoff_seconds: float = 0.5
     """Pause before the second try, doubled for each later one."""
+    patience_seconds: float = math.inf
+    """Time without a listing after which the source counts as unreachable, even with tries left."""
 
 
 async def download(orders: DownloadOrders, reporter: Reporter, remote: Remote | None = None) -> Path:
@@ -82,7 +86,9 @@ async def download(orders: DownloadOrders, reporter: Reporter, remote: Remote | 
         remote = remote_of(parsed) if remote is None else remote
         stack.push_async_callback(remote.close)
         reporter.stage(DownloadStage.LISTING)
-        listing = await _patiently(lambda: listed(remote.open, source), orders, "listing")
+        listing = await _patiently(
+            lambda: listed(remote.open, source), orders, "listing", patience=orders.patience_seconds
+        )
         if there is not None and there.revision == listing.revision:
             return _as_it_is(orders, there, reporter)
         try:
@@ -346,10 +352,15 @@ def free_bytes(folder: Path) -> int:
 
 
 async def _patiently(
-    action: Callable[[], Awaitable[Answer]], orders: DownloadOrders, what: str, progress: Callable[[], int] = lambda: 0
+    action: Callable[[], Awaitable[Answer]],
+    orders: DownloadOrders,
+    what: str,
+    progress: Callable[[], int] = lambda: 0,
+    patience: float = math.inf,
 ) -> Answer:
-    """Repeats until success, or until several tries in a row made no progress. Raises DownloadError."""
-    failed, before = 0, progress()
+    """Repeats until success, or until several tries in a row made no progress, or the next would begin after `patience`
+    (seconds). Raises DownloadError."""
+    failed, before, end = 0, progress(), time.monotonic() + patience
     while True:
         try:
             return await action()
@@ -357,14 +368,15 @@ async def _patiently(
             if progress() > before:
                 failed, before = 0, progress()
             failed += 1
-            if failed >= orders.attempts:
+            pause = min(orders.backoff_seconds * 2 ** (failed - 1), _LONGEST_PAUSE_SECONDS)
+            pause = max(pause, error.after_seconds)
+            if failed >= orders.attempts or time.monotonic() + pause > end:
                 raise unreachable(
                     f"{what} of {orders.source} cannot be fetched, also not at try {failed} ({error}): check network, "
                     "proxy and mirror"
                 ) from None
-            pause = min(orders.backoff_seconds * 2 ** (failed - 1), _LONGEST_PAUSE_SECONDS)
             _log.warning("trying again", extra={"file": what, "problem": str(error), "failed_tries": failed})
-            await asyncio.sleep(max(pause, error.after_seconds))
+            await asyncio.sleep(pause)
 
 
 def _sha256(path: Path) -> str:

@@ -19,7 +19,8 @@ from fairlead_engine.sources.limits import ANSWER_SECONDS, Pace, in_time
 from fairlead_engine.sources.remote import Changed, Interrupted, unreachable
 
 _MAX_REDIRECTS = 10
-_CONNECT_SECONDS = 30.0
+_CONNECT_SECONDS = 10.0
+"""For the look-up of a name, the connection and TLS together."""
 _SILENCE_SECONDS = 60.0
 _CHUNK_BYTES = 1 << 20
 _SMALL_CHUNK_BYTES = 1 << 16
@@ -127,7 +128,7 @@ class HttpReader:
             # aiohttp's own context is made when it is imported: SSL_CERT_FILE is to count from here on.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=ssl.create_default_context()),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
                 headers={"Accept-Encoding": "identity", "User-Agent": "fairlead"},
                 auto_decompress=False,
                 trust_env=True,

@@ -1,7 +1,8 @@
-"""A download's progress: a bar on a terminal, else a log line every few seconds, and `GET /progress` over HTTP."""
+"""A download's progress: a bar on a terminal, else a line every few seconds, and `GET /progress` over HTTP."""
 
 import asyncio
 import logging
+import shutil
 import sys
 import time
 from collections import deque
@@ -17,6 +18,7 @@ _LOG_SECONDS = 5.0
 _BAR_SECONDS = 0.2
 _RATE_SECONDS = 5.0
 _BAR_WIDTH = 30
+_LEAST_BAR_WIDTH = 6
 
 _log = logging.getLogger("fairlead_engine.sources")
 
@@ -82,8 +84,9 @@ class Reporter:
 
 
 @asynccontextmanager
-async def told(reporter: Reporter, *, host: str, port: int | None) -> AsyncIterator[None]:
-    """Reports the progress until the end of the block. `port`: None = not over HTTP. Raises AddressUnavailable."""
+async def told(reporter: Reporter, *, host: str, port: int | None, attended: bool = False) -> AsyncIterator[None]:
+    """Reports the progress until the end of the block. `port`: None = not over HTTP. `attended`: for a person, by plain
+    lines instead of a log's. Raises AddressUnavailable."""
     async with AsyncExitStack() as stack:
         if port is not None:
 
@@ -91,14 +94,20 @@ async def told(reporter: Reporter, *, host: str, port: int | None) -> AsyncItera
                 return msgspec.json.encode(reporter.progress())
 
             await stack.enter_async_context(answering(host, port, PROGRESS_PATH, progress, flag="--progress-port"))
-        telling = asyncio.create_task(_bar(reporter) if sys.stderr.isatty() else _lines(reporter))
+        is_terminal = sys.stderr.isatty()
+        way = _bar if is_terminal else _plain_lines if attended else _lines
+        telling = asyncio.create_task(way(reporter))
         try:
             yield
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
-            if sys.stderr.isatty():
-                print(f"\r\033[K{bar(reporter.progress())}", file=sys.stderr, flush=True)
+            reached = reporter.progress()
+            if is_terminal:  # a bar at nothing would stand above an error
+                last = f"{bar(reached, _columns())}\n" if reached.bytes else ""
+                print(f"\r\033[K{last}", end="", file=sys.stderr, flush=True)
+            elif attended and reached.bytes:
+                print(line(reached), file=sys.stderr, flush=True)
 
 
 @asynccontextmanager
@@ -115,15 +124,29 @@ async def answering(host: str, port: int, path: str, body: Callable[[], bytes], 
         server.close()
 
 
-def bar(progress: DownloadProgress) -> str:
-    """One line for a terminal."""
-    share = progress.bytes / progress.total_bytes if progress.total_bytes else 0.0
-    filled = int(min(share, 1.0) * _BAR_WIDTH)
-    drawn = "█" * filled + "·" * (_BAR_WIDTH - filled)
+def bar(progress: DownloadProgress, columns: int) -> str:
+    """One line for a terminal so wide; in a narrow one without the bar, and cut."""
+    plain, stage = line(progress), f"{progress.stage:<11} "
+    width = min(_BAR_WIDTH, columns - len(plain) - 2)
+    if width < _LEAST_BAR_WIDTH or not plain.startswith(stage):
+        return plain[: columns - 1]
+    filled = int(_share(progress) * width)
+    drawn = "█" * filled + "·" * (width - filled)
+    return f"{stage}{drawn} {plain.removeprefix(stage)}"
+
+
+def line(progress: DownloadProgress) -> str:
+    """One line for a pipe."""
+    if not progress.bytes and progress.total_bytes is None:
+        return f"{progress.stage} …"
     left = "" if progress.remaining_seconds is None else f", {progress.remaining_seconds:.0f} s left"
     total = "" if progress.total_bytes is None else f" of {size_text(progress.total_bytes)}"
     rate = f"{size_text(progress.bytes_per_second)}/s"
-    return f"{progress.stage:<11} {drawn} {share:4.0%}  {size_text(progress.bytes)}{total}, {rate}{left}"
+    return f"{progress.stage:<11} {_share(progress):4.0%}  {size_text(progress.bytes)}{total}, {rate}{left}"
+
+
+def _share(progress: DownloadProgress) -> float:
+    return min(progress.bytes / progress.total_bytes, 1.0) if progress.total_bytes else 0.0
 
 
 def size_text(num_bytes: float) -> str:
@@ -135,10 +158,20 @@ def size_text(num_bytes: float) -> str:
     return f"{num_bytes:.2f} TB"
 
 
+def _columns() -> int:
+    return shutil.get_terminal_size().columns
+
+
 async def _bar(reporter: Reporter) -> None:
     while True:
-        print(f"\r\033[K{bar(reporter.progress())}", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[K{bar(reporter.progress(), _columns())}", end="", file=sys.stderr, flush=True)
         await asyncio.sleep(_BAR_SECONDS)
+
+
+async def _plain_lines(reporter: Reporter) -> None:
+    while True:
+        await asyncio.sleep(_LOG_SECONDS)
+        print(line(reporter.progress()), file=sys.stderr, flush=True)
 
 
 async def _lines(reporter: Reporter) -> None:

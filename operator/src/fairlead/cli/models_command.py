@@ -70,7 +70,7 @@ def _program() -> list[str]:
 
 def _arguments(args: argparse.Namespace) -> list[str]:
     command = {"pull": "download", "list": "list-models", "prune": "prune-models"}[args.action]
-    arguments = [command]
+    arguments = [command, *(["--attended"] if args.action == "pull" else [])]
     if args.models is not None:
         arguments += ["--to" if args.action == "pull" else "--in", args.models]
     for name in ("revision", "size_limit"):
