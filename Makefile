@@ -27,9 +27,11 @@ marked = $(shell grep -rlE --include='test_*.py' 'mark\.$(1)' tests e2e)
 export FAIRLEAD_KUBERNETES_VERSION := $(or $(KUBERNETES),$(FAIRLEAD_KUBERNETES_VERSION))
 CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
+RELEASE := PYTHONPATH=e2e $(BIN)/python -m release
+needs_registry = $(if $(REGISTRY),,$(error Say where to: make $@ REGISTRY=registry.example.com/team))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images prometheus lint shape fmt check crds reference schemas families dinghy pictures bench-engine bench-routers bench-routing bench-autoscaling clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images images-push chart-push release-check prometheus lint shape fmt check crds reference schemas families dinghy pictures bench-engine bench-routers bench-routing bench-autoscaling clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +105,17 @@ e2e-node-down: setup-dev ## Remove a test node that was left up
 
 images: setup-dev ## Build the container images that the Kubernetes scenarios run (root, buildah)
 	$(IMAGES) build
+
+images-push: setup-dev ## Build the images and push them with SBOM and provenance (root, buildah; REGISTRY=HOST/FOLDER, ONLY="engine operator")
+	$(needs_registry)
+	$(RELEASE) images $(REGISTRY) $(ONLY)
+
+chart-push: setup-chart ## Package the chart for the images of a registry, and push it there with provenance (REGISTRY=HOST/FOLDER)
+	$(needs_registry)
+	$(RELEASE) chart $(REGISTRY)
+
+release-check: setup-dev ## Whether a tag of git is that of the version that programs and chart say (TAG=v1.2.3)
+	$(RELEASE) check $(or $(TAG),$(error Say which: make $@ TAG=v1.2.3))
 
 prometheus: setup-dev ## Fetch Debian's Prometheus for the tests of alerts and dashboards (no root, nothing is installed)
 	PYTHONPATH=e2e $(BIN)/python -m monitoring

@@ -5,7 +5,7 @@ Layers are laid over one another as a container runtime does it: a whiteout remo
 
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -64,6 +64,18 @@ class ImageArchive:
                 with tarfile.open(fileobj=_member(archive, layer)) as content:
                     _lay(found, content, number)
         return found
+
+    def files(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+        """Path and content of the regular files whose paths are wanted. Each layer is read once."""
+        found = {path: entry.layer for path, entry in self.entries.items() if wanted(path)}
+        with tarfile.open(self.path) as archive:
+            for number in sorted(set(found.values())):
+                with tarfile.open(fileobj=_member(archive, self._layers[number])) as layer:
+                    for member in layer:
+                        if found.get(_path(member)) == number and member.isreg():
+                            stream = layer.extractfile(member)
+                            assert stream is not None
+                            yield _path(member), stream.read()
 
     def read(self, path: str) -> bytes:
         """The content of a regular file. Raises KeyError where there is none."""

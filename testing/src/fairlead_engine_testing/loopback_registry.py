@@ -1,4 +1,5 @@
-"""A registry on this machine: what pulling takes of the distribution specification, with tokens and blobs elsewhere.
+"""A registry on this machine: what pulling, and pushing in one piece, take of the distribution specification, with
+tokens and blobs elsewhere.
 
 Like the large ones, it sends who asks for a blob to another origin with a signed query, which refuses a token.
 """
@@ -59,6 +60,12 @@ class LoopbackRegistry(FileServer):
     """Digest → what `asked` and `flipped` call it."""
     tokens: dict[str, int] = field(default_factory=dict)
     """Token → uses that are left."""
+    pushed: list[str] = field(default_factory=list)
+    """Digests of blobs, and references of manifests, that clients have sent."""
+    lists_referrers: bool = True
+    """Whether it knows what manifests are about."""
+    referrers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Digest of a manifest → descriptors of those that are about it."""
     registry: str = ""
     storage: str = ""
     """Addresses."""
@@ -97,7 +104,8 @@ class LoopbackRegistry(FileServer):
             if scheme == "Bearer" and self.tokens.get(given, 0) > 0:
                 self.tokens[given] -= 1
                 return None
-            scope = f"repository:{request.match_info['repository']}:pull"
+            wanted = "pull" if request.method in ("GET", "HEAD") else "pull,push"
+            scope = f"repository:{request.match_info['repository']}:{wanted}"
             realm = f"{self.registry}/token" if self.realm is None else self.realm
             challenge = f'Bearer realm="{realm}",service="loopback",scope="{scope}"'
         return _error(401, "UNAUTHORIZED", {"WWW-Authenticate": challenge})
@@ -106,7 +114,7 @@ class LoopbackRegistry(FileServer):
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme != "Basic" or base64.b64decode(given).decode() != self.pair:
             return _error(401, "UNAUTHORIZED")
-        if request.query["service"] != "loopback" or not request.query["scope"].endswith(":pull"):
+        if request.query["service"] != "loopback" or not request.query["scope"].endswith((":pull", ":pull,push")):
             return _error(400, "DENIED")
         token = f"token-{len(self.tokens)}-hidden"
         self.tokens[token] = self.uses_of_tokens
@@ -143,6 +151,41 @@ class LoopbackRegistry(FileServer):
             return _error(404, "BLOB_UNKNOWN")
         return web.Response(status=307, headers={"Location": f"{self.storage}/{digest}?signature={_SIGNATURE}"})
 
+    async def _begin(self, request: web.Request) -> web.Response:
+        if (answer := self.is_unwell() or self._refusal(request)) is not None:
+            return answer
+        return web.Response(status=202, headers={"Location": f"{request.path}{len(self.pushed)}?state=a%2Fb"})
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        if (answer := self._refusal(request)) is not None:
+            return answer
+        content, digest = await request.read(), request.query["digest"]
+        if digest_of(content) != digest or request.query["state"] != "a/b":
+            return _error(400, "DIGEST_INVALID")
+        self.blobs[digest] = content
+        self.names.setdefault(digest, digest)
+        self.pushed.append(digest)
+        return web.Response(status=201, headers={"Location": f"/v2/{request.match_info['repository']}/blobs/{digest}"})
+
+    async def _put_manifest(self, request: web.Request) -> web.Response:
+        if (answer := self._refusal(request)) is not None:
+            return answer
+        content, reference = await request.read(), request.match_info["reference"]
+        told, digest = json.loads(content), digest_of(content)
+        named = [each["digest"] for each in (*filter(None, [told.get("config")]), *told.get("layers", ()))]
+        if not set(named) <= self.blobs.keys():
+            return _error(400, "MANIFEST_BLOB_UNKNOWN")
+        for each in (reference, digest):
+            known = self.manifests.setdefault(request.match_info["repository"], {})
+            known[each] = (request.content_type, content)
+        self.pushed.append(reference)
+        headers = {"Docker-Content-Digest": digest}
+        if self.lists_referrers and (subject := told.get("subject")) is not None:
+            headers["OCI-Subject"] = subject["digest"]
+            descriptor = {"mediaType": request.content_type, "digest": digest, "artifactType": told["artifactType"]}
+            self.referrers.setdefault(subject["digest"], []).append(descriptor)
+        return web.Response(status=201, headers=headers)
+
     async def _stored(self, request: web.Request) -> web.StreamResponse:
         if "Authorization" in request.headers:
             self.problems.append(f"a token for {request.path}")
@@ -156,10 +199,13 @@ class LoopbackRegistry(FileServer):
 @contextmanager
 def loopback_registry(registry: LoopbackRegistry, listening: Listening = HERE) -> Iterator[LoopbackRegistry]:
     """Runs the registry, its token server and its blob storage in a thread."""
-    api, storage = web.Application(), web.Application()
+    api, storage = web.Application(client_max_size=1 << 30), web.Application()
     api.router.add_get("/token", registry._token)
     api.router.add_get("/v2/{repository:.+}/manifests/{reference}", registry._manifest)
     api.router.add_get("/v2/{repository:.+}/blobs/{digest}", registry._blob)
+    api.router.add_put("/v2/{repository:.+}/manifests/{reference}", registry._put_manifest)
+    api.router.add_post("/v2/{repository:.+}/blobs/uploads/", registry._begin)
+    api.router.add_put("/v2/{repository:.+}/blobs/uploads/{number}", registry._upload)
     storage.router.add_get("/{digest}", registry._stored)
     with in_a_thread(registry, {"registry": api, "storage": storage}, listening):
         yield registry
