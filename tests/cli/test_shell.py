@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import os
 import pty
 import select
@@ -10,10 +11,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
-from fairlead.cli.main import _settle_streams
+from fairlead.cli.main import _settle_streams, main
+from fairlead.fit.presets import presets
 from fairlead_testing.fake_engine import FakeEngine
 
 COMPLETE = """
@@ -56,6 +59,56 @@ async def test_bash_completes(scripts: Path, typed: str, among: set[str], not_am
     assert among <= words and not not_among & words
 
 
+async def completed_by_bash(scripts: Path, typed: str, **environment: str) -> set[str]:
+    text = COMPLETE.format(script=scripts / "bash", words=typed)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    found = await asyncio.to_thread(
+        subprocess.run, ["bash", "-c", text], capture_output=True, text=True, check=True,
+        env=os.environ | {"PATH": path} | environment,
+    )  # fmt: skip
+    assert found.stderr == ""
+    return set(found.stdout.split())
+
+
+HOSTILE = ("$(touch${IFS}hostile)", "`id`", "a b", "-rf", "a;b", "../a")
+
+
+@pytest.mark.slow
+async def test_names_are_those_that_there_are_now(scripts: Path, tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        served = {entry["id"] for entry in json.loads(await fetched(f"{engine.url}/v1/models"))["data"]}
+        typed = f"fairlead chat --gateway {engine.url} --model ''"
+        assert await completed_by_bash(scripts, typed) == served
+        assert await completed_by_bash(scripts, "fairlead bench --model ''", FAIRLEAD_GATEWAY=engine.url) == served
+    assert await completed_by_bash(scripts, "fairlead chat --model ''", FAIRLEAD_GATEWAY="http://127.0.0.1:9") == set()
+    assert "qwen3-8b" in await completed_by_bash(scripts, "fairlead models catalog show qwen3-8")
+    nothing = {"KUBECONFIG": str(tmp_path / "none"), "FAIRLEAD_DATA_DIR": str(tmp_path)}
+    assert await completed_by_bash(scripts, "fairlead top ''", **nothing) >= {"--namespace"}
+    assert await completed_by_bash(scripts, "fairlead local logs ''", **nothing) >= {"--follow"}
+
+
+async def test_where_a_value_is_wanted_no_flag_is_put(scripts: Path) -> None:
+    assert await completed_by_bash(scripts, "fairlead bench --rate ''") == set()
+
+
+async def test_names_that_a_shell_would_run_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = dict.fromkeys((*HOSTILE, "org/name:v1@2"), next(iter(presets().values())))
+    monkeypatch.setattr("fairlead.cli.models_command.presets", lambda: known)
+    assert main(["completion", "--values", "fairlead models catalog show", "name", "models", "catalog", "show"]) == 0
+    assert capsys.readouterr().out == "org/name:v1@2\n"
+
+
+def test_without_a_shell_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion"]) == 2
+    assert "fairlead completion bash" in capsys.readouterr().err
+
+
+async def fetched(url: str) -> bytes:
+    return await asyncio.to_thread(lambda: urlopen(url).read())
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 async def test_other_shells_read_theirs(scripts: Path, shell: str) -> None:
     if shutil.which(shell) is None:
@@ -70,6 +123,9 @@ async def test_other_shells_read_theirs(scripts: Path, shell: str) -> None:
 async def test_fish_has_verbs_flags_and_choices(scripts: Path) -> None:
     lines = (scripts / "fish").read_text().splitlines()
     assert any("-a 'up down status logs'" in line and "from local" in line for line in lines)
+    assert any(
+        "-l model" in line and '(fairlead completion --values "fairlead chat" "--model"' in line for line in lines
+    )
     assert any("-l workload" in line and "shared-prefix" in line for line in lines)
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from fairlead.api.conditions import ConditionType, find_condition, wrong_condition
 from fairlead.api.names import GATEWAY_NAME, LABEL_NAME, OPERATOR_NAME, PLURAL, SYSTEM_NAMESPACE
+from fairlead.cli.options import completed
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import DEPLOYMENTS
@@ -58,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status = verbs.add_parser("status", help="say what runs")
     status.add_argument("-o", "--output", choices=("json",), help="json: for programs")
     logs = verbs.add_parser("logs", help="show what a pod, the operator or the gateway wrote")
-    logs.add_argument("target", nargs="?", metavar="POD|operator|gateway", help="default: the fleet's own log")
+    target = logs.add_argument("target", nargs="?", metavar="POD|operator|gateway", help="default: the fleet's own log")
+    completed(target, _targets)
     logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
     for verb in (up, down, status, logs):
         text = "the fleet's folder (default: $FAIRLEAD_DATA_DIR, else ~/.fairlead/local)"
@@ -219,6 +221,13 @@ def _logs(folder: FleetFolder, target: str | None, *, follow: bool) -> int:
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/log"
     _write(reader.text(path, **({"follow": "true"} if follow else {})))
     return 0
+
+
+def _targets(args: argparse.Namespace) -> Iterable[str]:
+    """Of what there are logs."""
+    folder = FleetFolder(args.data_dir.expanduser().absolute() if args.data_dir else default_folder())
+    pods = ApiReader(folder.kubeconfig).objects("/api/v1/pods")
+    return (*_SYSTEM_PROGRAMS, *(pod["metadata"]["name"] for pod in pods))
 
 
 def _find_pod(reader: ApiReader, target: str) -> Json:

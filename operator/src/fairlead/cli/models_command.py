@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fairlead.cli.options import UsageError, tell
+from fairlead.cli.options import UsageError, completed, tell
 from fairlead.fit.fit_check import read_shape, size
 from fairlead.fit.presets import PURPOSES, Preset, presets
 
@@ -93,7 +93,7 @@ def _add_catalogue(parser: argparse.ArgumentParser) -> None:
     )
     listing.add_argument("-o", "--output", choices=["json"], help="for other programs (default: a table)")
     show = shown.add_parser("show", help="one, as an LLMDeployment to be applied")
-    show.add_argument("name", metavar="NAME")
+    completed(show.add_argument("name", metavar="NAME"), lambda args: presets())
     show.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="default: %(default)s")
 
 

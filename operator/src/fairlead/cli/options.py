@@ -1,8 +1,9 @@
 """Options and errors that several commands share."""
 
 import argparse
+import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -33,6 +34,28 @@ class UsageError(argparse.ArgumentTypeError):
         self.hint = hint
 
 
+COMPLETION_SECONDS = 2.0
+"""That somebody who pressed a key waits for names."""
+Completer = Callable[[argparse.Namespace], Iterable[str]]
+"""What a value may be, as far as it is known right now; with what has been typed so far. May raise anything."""
+
+
+def completed(action: argparse.Action, completer: Completer) -> None:
+    """Has shells complete the argument's value (`completion.py`)."""
+    setattr(action, "completer", completer)  # noqa: B010, argcomplete's convention, of which argparse knows nothing
+
+
+def _served_models(args: argparse.Namespace) -> Iterable[str]:
+    async def asked() -> Iterable[str]:
+        async with (
+            asyncio.timeout(COMPLETION_SECONDS),
+            OpenAIClient(base_url(args.gateway), api_key=api_key()) as client,
+        ):
+            return await client.models()
+
+    return asyncio.run(asked())
+
+
 def add_gateway(parser: argparse.ArgumentParser) -> None:
     """`--gateway` and `--model`."""
     running = next((found for point in entry_points(group=GATEWAYS_GROUP) if (found := point.load()())), "")
@@ -44,7 +67,10 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
         help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the "
         f"fleet on this machine, else {DEFAULT_GATEWAY})",
     )
-    parser.add_argument("--model", type=text, help="which model to ask; may be left out where there is only one")
+    model = parser.add_argument(
+        "--model", type=text, help="which model to ask; may be left out where there is only one"
+    )
+    completed(model, _served_models)
 
 
 def add_cluster(parser: argparse.ArgumentParser, *, system: str) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from fairlead.api import names
 from fairlead.cli.fleet_view import DrawnView, FleetView, fleet_view, is_measured, lines, to_json
-from fairlead.cli.options import UsageError, add_cluster, duration, tell
+from fairlead.cli.options import COMPLETION_SECONDS, UsageError, add_cluster, completed, duration, tell
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import POD_SELECTOR
 from fairlead.kube.client import KubeClient, KubeError
@@ -35,13 +35,26 @@ PATIENCE_SECONDS = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="one LLMDeployment (default: all)")
+    completed(parser.add_argument("name", nargs="?", help="one LLMDeployment (default: all)"), _names)
     add_cluster(parser, system="where the gateways are")
     parser.add_argument(
         "--interval", type=duration, default=1.0, metavar="TIME", help="between two looks (default: 1s)"
     )
     parser.add_argument("--once", action="store_true", help="one look, as plain lines")
     parser.add_argument("-o", "--output", choices=("json",), help="each look as a JSON document, on a line of its own")
+
+
+def _names(args: argparse.Namespace) -> Iterable[str]:
+    """Of LLMDeployments, for completion."""
+
+    async def listed() -> Iterable[str]:
+        async with (
+            asyncio.timeout(COMPLETION_SECONDS),
+            await KubeClient.from_environment(args.kubeconfig, args.context) as client,
+        ):
+            return [item["metadata"]["name"] for item in (await client.list(LLMDEPLOYMENTS, args.namespace))["items"]]
+
+    return asyncio.run(listed())
 
 
 def run(args: argparse.Namespace) -> int:
