@@ -21,6 +21,7 @@ from fairlead.kube.client import KubeClient
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
+from fairlead.routing.sessions import SessionPlace
 from fairlead_common.http.client import HttpClient
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.wire.downloads import DownloadProgress, DownloadStage
@@ -79,7 +80,9 @@ def gateway_scrape() -> str:
     pools = Pools(lambda *_: StaticFleet([make_pool([replica])]), shared, HttpClient())
     seen = GatewayMetrics(pools, datastore, reader)
     request = Observation("id", "/v1/completions", observers=(seen,), client="client", stream=True, usage=Usage())
-    decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)
+    decision = Decision(
+        replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0, session=SessionPlace.NEW
+    )
     request.ticket = Ticket(1, 0)
     request.ticket.foresee(0.0, request.arrived)
     request.routed(decision, ReadPrompt())

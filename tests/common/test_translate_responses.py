@@ -164,10 +164,16 @@ def test_formats_effort_and_log_probabilities() -> None:
 
 def test_what_changes_nothing_is_taken() -> None:
     without = {
-        "store": True, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "metadata": {"a": "b"},
-        "truncation": "auto", "service_tier": "auto", "user": "u", "previous_response_id": None, "background": False,
+        "store": True, "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"},
+        "truncation": "auto", "service_tier": "auto", "previous_response_id": None, "background": False,
     }  # fmt: skip
     assert chat(**without) == chat()
+
+
+def test_what_names_a_session_is_kept_where_a_chat_takes_it() -> None:
+    names = {"prompt_cache_key": "k", "user": "u"}
+    assert chat(**names) == chat() | names
+    assert chat(prompt_cache_key="k" * 513, user="") == chat() | {"user": ""}
 
 
 @pytest.mark.parametrize(

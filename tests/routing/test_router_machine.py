@@ -1,5 +1,7 @@
 """The router under everything at once: a state machine of requests, replicas, loads and streams."""
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
@@ -11,6 +13,7 @@ from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies.predicted_ttft import PredictedTTFT
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
+from fairlead.routing.sessions import session_hash
 from fairlead_common.wire.blocks import hash_blocks
 from fairlead_common.wire.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
@@ -40,9 +43,9 @@ class RouterMachine(RuleBasedStateMachine):
         self.open: list[InFlightRequest] = []
         self.seqs = dict.fromkeys("abc", 0)
 
-    @rule(target=slots, num_tokens=st.integers(1, 200))
-    def send(self, num_tokens: int):
-        prompt = make_prompt(range(num_tokens))
+    @rule(target=slots, num_tokens=st.integers(1, 200), session=st.sampled_from(["", "s", "t"]))
+    def send(self, num_tokens: int, session: str):
+        prompt = replace(make_prompt(range(num_tokens)), session=session_hash(session))
         self.router.candidates(prompt, self.now)  # a load may say that a probe has got there
         available = {each.uid for each in self.router.replicas if self.router.health.available(each.uid, self.now)}
         sent = self.router.route(prompt, self.now)
@@ -126,6 +129,10 @@ class RouterMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_leaks(self) -> None:
         self.router.in_flight.check()
+        assert {self.router.sessions.last(session_hash(name)) for name in "st"} <= {
+            None,
+            *(each.uid for each in self.router.replicas),
+        }
         self.datastore.index.check()
         assert self.router.in_flight.total == len(self.open)
         if not self.open:

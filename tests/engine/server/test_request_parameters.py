@@ -264,10 +264,11 @@ ACTING = [
     (endpoint, each.name)
     for endpoint, schema in ENDPOINTS.items()
     for each in declared(schema)
-    if each.parameter.by in (By.GATEWAY, By.ENGINE) and each.name not in (*OF_BEAMS, "length_penalty", "best_effort")
+    if each.parameter.by in (By.GATEWAY, By.ENGINE)
+    and each.name not in (*OF_BEAMS, "length_penalty", "best_effort", "user", "prompt_cache_key")
 ]
-"""Without those that tell answers of beam searches apart, which `test_beam_search.py` has on a real model, and that
-which only shows in what is not refused, in `test_messages.py`."""
+"""Without those that tell answers of beam searches apart, which `test_beam_search.py` has on a real model, that which
+only shows in what is not refused, in `test_messages.py`, and those that are for gateways, in `test_sessions.py`."""
 
 
 @pytest.mark.parametrize(("endpoint", "name"), ACTING)

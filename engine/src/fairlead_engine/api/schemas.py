@@ -108,7 +108,7 @@ class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         ),
     ] = None
     add_special_tokens: AddSpecialTokens = None
-    user: Annotated[Tag | None, _IGNORED] = None
+    user: Annotated[Tag | None, Parameter("Names the session where nothing else does.", By.GATEWAY)] = None
     fairlead_prompt_tokens: Annotated[
         PromptTokens | None,
         msgspec.Meta(description="Internal, between Fairlead's gateways and engines: the prompts as token ids"),
@@ -308,7 +308,14 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
     store: Annotated[bool | None, _IGNORED] = None
     service_tier: Annotated[Tag | None, _IGNORED] = None
     safety_identifier: Annotated[Tag | None, _IGNORED] = None
-    prompt_cache_key: Annotated[Tag | None, Parameter("Prefixes are found in caches without it.", By.NOBODY)] = None
+    prompt_cache_key: Annotated[
+        Tag | None,
+        Parameter(
+            "Names the session where the header `x-session-id` does not: among replicas that are equal otherwise, the "
+            "one that served it last is chosen. Prefixes are found in caches without it.",
+            By.GATEWAY,
+        ),
+    ] = None
     prompt_cache_retention: Annotated[
         Tag | None, Parameter("Prefixes stay while there is room for them.", By.NOBODY)
     ] = None

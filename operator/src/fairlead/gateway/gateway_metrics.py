@@ -32,6 +32,11 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("model", "outcome", "status"),
     ),
     "decisions_total": ("Attempts that were routed to a replica, by the policy that chose it", ("model", "policy")),
+    "session_decisions_total": (
+        "Attempts of requests whose client names a session; replica is last (the one that served the session last), "
+        "other, or new where no replica is known to have served it",
+        ("model", "replica"),
+    ),
     "tokens_total": (
         "Tokens of requests as engines counted them; kind is prompt, cached (of those), predicted_cached (those as "
         "foreseen) or completion. Of streams that broke or whose client left: the prompt as the gateway counts it, "
@@ -160,6 +165,8 @@ class GatewayMetrics(Observer, Collector):
         """Counts a decision; with the first attempt also tokenising."""
         model = seen.model
         self._count("decisions_total", model, seen.policy)
+        if seen.decision is not None and seen.decision.session is not None:
+            self._count("session_decisions_total", model, seen.decision.session)
         if seen.num_attempts == 1:
             self._observe("tokenizing_seconds", model, seen.tokenizing_seconds)
             known = seen.num_tokens_from_text_cache

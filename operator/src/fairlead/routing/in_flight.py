@@ -12,6 +12,7 @@ from itertools import takewhile
 from fairlead.routing.kv_index import Expectation
 from fairlead.routing.predictor import NO_WORK, Work
 from fairlead.routing.replica import Decision
+from fairlead.routing.sessions import NO_SESSION
 from fairlead_common.wire.messages import LOAD_STALE_SECONDS
 
 TRIAL_SECONDS = 3.0
@@ -34,6 +35,8 @@ class InFlightRequest:
     """What it is read with."""
     adapter_ready_at: float = 0.0
     """When its replica should have loaded that: others that ask for it wait no longer."""
+    session: bytes = NO_SESSION
+    """Its session; see `Prompt.session`."""
     modelled_ttft_seconds: float | None = None
     """The engine's part of the predicted time; None = no prediction."""
     expectations: tuple[Expectation, ...] = ()

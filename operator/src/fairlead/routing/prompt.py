@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlead.routing.replica import Load, Replica
+from fairlead.routing.sessions import NO_SESSION
 from fairlead_common.openai.prompts import PromptError, PromptTooLong
 from fairlead_common.wire.adapters import UnknownAdapter
 from fairlead_common.wire.blocks import NO_EXTRA, BlockHash, hash_blocks, num_cacheable_blocks
@@ -52,6 +53,8 @@ class Prompt:
     """Requested adapter: only replicas with the adapter are candidates."""
     too_long: dict[str, PromptError] = field(default_factory=dict)
     """By digest, why the prompt exceeds every replica with that tokenizer."""
+    session: bytes = NO_SESSION
+    """Hash of the session that its client names (`session_hash`); empty = none."""
 
     def may_go_to(self, replica: Replica) -> bool:
         """Whether the replica has the requested adapter."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fairlead.routing.sessions import SessionPlace
 from fairlead_common.wire.messages import LoadLine
 
 
@@ -73,6 +74,8 @@ class Decision:
     """From dispatch to first token; None where it could not be predicted."""
     dispatch: int = 0
     """This gateway's number of the request on the replica, from 1 (`x-fairlead-dispatch`)."""
+    session: SessionPlace | None = None
+    """Whether it is the replica of the request's session; None = the client names no session."""
     candidates: "Sequence[Candidate]" = field(default=(), repr=False, compare=False)
     """The replicas that the policy chose among."""
 
@@ -98,6 +101,8 @@ class Candidate:
     """The predicted time's part for loading the adapter; 0 = loaded."""
     is_tokenized: bool = True
     """Whether this replica's tokenizer has read the prompt; else tokens are estimates."""
+    served_session: bool = False
+    """Whether it served the request's session last."""
 
     def decided(self, reason: str) -> Decision:
         """The decision for this candidate; estimated token counts are left out."""

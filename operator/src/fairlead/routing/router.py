@@ -17,6 +17,7 @@ from fairlead.routing.predictor import prefill_work
 from fairlead.routing.prompt import Prompt, block_size_of, keeps_states
 from fairlead.routing.replica import Candidate, Decision, Load, Replica
 from fairlead.routing.replica_state import ReplicaState
+from fairlead.routing.sessions import SessionBook
 from fairlead.routing.suspects import Suspects, Suspicion
 from fairlead.routing.waits import HeldBook, SlotUse, seconds_to_slot
 from fairlead_common.openai.prompts import PromptError
@@ -52,6 +53,7 @@ class Router:
         self.capacity = CapacityBook()
         self.overhead = OverheadBook()
         self.held = HeldBook()
+        self.sessions = SessionBook()
         self.replicas: tuple[Replica, ...] = ()
         self._kinds: dict[tuple[str, int, bool], list[Replica]] = {}
         """Replicas by digest, block size and whether they keep states, for one walk of the index per kind."""
@@ -66,7 +68,7 @@ class Router:
             kind = replica.digest, block_size_of(replica), keeps_states(replica)
             self._kinds.setdefault(kind, []).append(replica)
         uids = frozenset(replica.uid for replica in replicas)
-        for book in (self.in_flight, self.health, self.suspects, self.capacity, self.overhead):
+        for book in (self.in_flight, self.health, self.suspects, self.capacity, self.overhead, self.sessions):
             book.keep_only(uids)
 
     def route(
@@ -194,6 +196,7 @@ class Router:
     def accepted(self, sent: InFlightRequest) -> None:
         """The replica has begun to answer the request."""
         sent.accepted = True
+        self.sessions.served(sent.session, sent.uid)
         self.health.succeeded(sent.uid)
         self.capacity.accepted(sent.uid)
 
@@ -332,6 +335,7 @@ class Router:
             overhead_seconds=overhead,
             loading_seconds=state.loading_seconds(prompt.adapter, now),
             is_tokenized=prompt.tokens(replica) is not None,
+            served_session=self.sessions.last(prompt.session) == replica.uid,
             load=state.load,
         )
 
@@ -350,13 +354,19 @@ class Router:
         num_seen = 0 if chosen.load is None else chosen.load.seen.get(self.gateway_id, 0)
         prompts = prompt.tokens(replica) or ()
         sent = InFlightRequest(
-            replace(decision, dispatch=self.in_flight.next_dispatch(uid, num_seen), candidates=candidates),
+            replace(
+                decision,
+                dispatch=self.in_flight.next_dispatch(uid, num_seen),
+                candidates=candidates,
+                session=self.sessions.place(prompt.session, uid),
+            ),
             now,
             prefill_work(chosen.cached_tokens, chosen.uncached_tokens),
             num_seqs=max(1, len(prompts)),
             is_suspect=is_suspect,
             adapter=prompt.adapter,
             adapter_ready_at=now + chosen.loading_seconds,
+            session=prompt.session,
         )
         due = None
         if chosen.predicted_ttft_seconds is not None:

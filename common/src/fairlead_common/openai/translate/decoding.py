@@ -1,11 +1,11 @@
 """Bodies of dialects → their schemas, refused with the place of the problem as `messages[0].content`. Pure."""
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead_common.openai.budget import check_json
+from fairlead_common.openai.budget import MAX_TAG_LENGTH, check_json
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.unknown_fields import UnknownFields
 
@@ -13,6 +13,11 @@ Asked = TypeVar("Asked", bound=msgspec.Struct)
 _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def tag_of(value: Any) -> str | None:
+    """A name without effect on the answer, as a chat takes it; None = no text, or one that is too long for a chat."""
+    return value if isinstance(value, str) and len(value) <= MAX_TAG_LENGTH else None
 
 
 def decoded(body: bytes, schema: type[Asked], unknown: UnknownFields) -> Asked:

@@ -1,7 +1,7 @@
 """Anthropic's Messages API → chats, and answers back. Pure.
 
-A field without an equal in a chat is refused by name. Fields without effect are taken: `cache_control` and `metadata`,
-signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for Anthropic alone.
+A field without an equal in a chat is refused by name. Fields without effect on the answer are taken: `cache_control`
+and `metadata`, signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for Anthropic alone.
 """
 
 import re
@@ -207,6 +207,7 @@ class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True
     output_format: JsonOutput | None = None
     """The older name of `output_config.format`."""
     metadata: Any = None
+    """Its `user_id` names the session to gateways; the rest has no effect."""
     cache_control: Any = None
     speed: Literal["standard"] | None = None
 

@@ -22,6 +22,7 @@ from fairlead_common.openai.translate.chat_answers import (
     is_error,
     payloads,
 )
+from fairlead_common.openai.translate.decoding import tag_of
 from fairlead_common.openai.translate.messages import CountTokensRequest, MessagesDialect, chat_of, decoded
 from fairlead_common.openai.unknown_fields import UnknownFields
 
@@ -81,6 +82,7 @@ class Messages(MessagesDialect):
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k,
+            "user": tag_of(request.metadata.get("user_id")) if isinstance(request.metadata, dict) else None,
         }
         fields |= {name: value for name, value in given.items() if value is not None}
         if request.stream:

@@ -13,7 +13,7 @@ import msgspec
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, ModelName
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.tool_forms import INPUT_OF_CUSTOM, function_of
-from fairlead_common.openai.translate.decoding import decoded
+from fairlead_common.openai.translate.decoding import decoded, tag_of
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
@@ -109,6 +109,8 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
         "response_format": _format(request.text or {}),
         "tools": list(_functions(request.tools or ())) or None,
         "tool_choice": _choice(request) if request.tools else None,
+        "prompt_cache_key": tag_of(request.prompt_cache_key),
+        "user": tag_of(request.user),
         **_reasoning(request.reasoning or {}),
         **_logprobs(request),
     }

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.fleet.directory import Pool
 from fairlead.gateway.openai.errors import bad_request
+from fairlead.routing.sessions import NO_SESSION, session_hash
 from fairlead_common.http.forms import Form
 from fairlead_common.openai.budget import (
     MAX_CACHE_SALT_LENGTH,
@@ -22,6 +23,7 @@ from fairlead_common.openai.budget import (
     MAX_TOOLS,
     OverBudget,
     Priority,
+    Tag,
     check_json,
 )
 from fairlead_common.openai.prompts import PromptError
@@ -32,6 +34,9 @@ from fairlead_common.wire.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
 
 FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
 """Client headers that engines get; credentials and everything else end here."""
+SESSION_HEADER = b"x-session-id"
+SESSION_FIELDS = ("prompt_cache_key", "user")
+"""What names the session where the header does not, the first that is there."""
 MAX_REQUEST_ID_LENGTH = 128
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding JSON may raise."""
@@ -40,6 +45,7 @@ _REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _salt_decoder: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 _list_decoder: msgspec.json.Decoder[list[msgspec.Raw] | None] = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_tag_decoder: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(Tag | None)
 _priority_decoder: msgspec.json.Decoder[Priority | None] = msgspec.json.Decoder(Priority | None)
 _BOUNDS: tuple[tuple[str, msgspec.json.Decoder[Any], int, str], ...] = (
     ("messages", _list_decoder, MAX_MESSAGES, "messages"),
@@ -72,6 +78,8 @@ class InferenceRequest:
     """Those of the client's headers that engines get."""
     priority: int = 0
     """Who goes first where not all can: the lower, in line here as in the engine."""
+    session: bytes = NO_SESSION
+    """Hash of the session that the client names."""
     form: Form | None = None
     """A body that is a form, with no `fields`; None = JSON."""
     num_bytes: int = 0
@@ -146,7 +154,7 @@ def parse(
         del fields[name]
     stream = _is_true(fields.get("stream"))
     options = _object(fields.get("stream_options")) or {}
-    priority = 0
+    headers, priority = list(headers), 0
     with suppress(*UNREADABLE):  # what is none is the engine's to refuse
         priority = _priority_decoder.decode(fields.get("priority", b"null")) or 0
     return InferenceRequest(
@@ -159,6 +167,7 @@ def parse(
         fields=fields,
         headers=[(name, value) for name, value in headers if name in FORWARDED_HEADERS],
         priority=priority,
+        session=_session(headers, fields),
         num_bytes=len(body),
     )
 
@@ -185,6 +194,7 @@ def parse_form(
         fields={},
         form=form,
         headers=[header for header in headers.items() if header[0] in FORWARDED_HEADERS],
+        session=_session(headers.items(), {}),
         num_bytes=len(body),
     )
 
@@ -221,6 +231,17 @@ def _bounded(name: str) -> str:
     if len(name) > MAX_MODEL_NAME_LENGTH:
         raise bad_request(f"The field 'model' is longer than {MAX_MODEL_NAME_LENGTH} characters.", param="model")
     return name
+
+
+def _session(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[str, msgspec.Raw]) -> bytes:
+    """What the client names is its own affair: names that are no texts, or too long, name nothing here."""
+    name = next((value.decode("latin-1") for key, value in headers if key == SESSION_HEADER), "")
+    for field_name in SESSION_FIELDS:
+        if name:
+            break
+        with suppress(*UNREADABLE):  # engines refuse it
+            name = _tag_decoder.decode(fields.get(field_name, b"null")) or ""
+    return session_hash(name)
 
 
 def _is_true(raw: msgspec.Raw | None) -> bool:

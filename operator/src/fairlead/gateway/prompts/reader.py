@@ -276,7 +276,9 @@ class PromptReader:
 
 def _begun(request: InferenceRequest, num_tokens: int, affinity: str, least: PromptBound) -> ReadPrompt:
     affinity = with_adapter(affinity, request.adapter)
-    return ReadPrompt(num_tokens=num_tokens, affinity=affinity, least=least, adapter=request.adapter)
+    return ReadPrompt(
+        num_tokens=num_tokens, affinity=affinity, least=least, adapter=request.adapter, session=request.session
+    )
 
 
 def _settle(prompt: ReadPrompt, digest: str, reply: ReadReply) -> None:

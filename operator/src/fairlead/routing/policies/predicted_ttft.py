@@ -13,7 +13,7 @@ class PredictedTTFT:
     """Compares expected seconds.
 
     - Differences below TIE_RATIO and TIE_SECONDS do not count: among ties the fewest uncached tokens decide, then the
-      fewest requests, then turns.
+      fewest requests, then the request's session, then turns.
     - A replica without a prediction (no load or step cost yet) counts as typical: the median predicted time, in
       proportion to its requests against the others' median. So it gets its share under load, neither every request nor
       none.
@@ -29,14 +29,15 @@ class PredictedTTFT:
     def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         expected = expected_seconds(candidates)
         if not expected:
-            chosen, reason = self._least_loaded.fewest(candidates)
-            return chosen.decided(f"nothing is known of loads; {reason}")
+            unknown = self._least_loaded.fewest(candidates)
+            return unknown.candidate.decided(f"nothing is known of loads; {unknown.reason}")
         soonest = min(expected.values())
         bound = soonest * (1 + self.TIE_RATIO) + self.TIE_SECONDS
         ties = [each for each in candidates if expected[each.replica.uid] <= bound]
-        fewest = min(each.uncached_tokens for each in ties)
-        chosen, _ = self._least_loaded.fewest([each for each in ties if each.uncached_tokens == fewest])
-        return chosen.decided(self._reason(chosen, expected))
+        least = min(each.uncached_tokens for each in ties)
+        chosen, _, by_session = self._least_loaded.fewest([each for each in ties if each.uncached_tokens == least])
+        reason = self._reason(chosen, expected)
+        return chosen.decided(f"{reason}; served its session among equal ones" if by_session else reason)
 
     @staticmethod
     def _reason(chosen: Candidate, expected: Mapping[str, float]) -> str:
