@@ -253,6 +253,7 @@ _OURS_ALONE: Json = {
     "maxImages": 2,
     "maxImagePixels": 100000,
     "allowedMediaDomains": ["example.com"],
+    "unknownFields": "refuse",
 }
 """Fields of `spec.engine` that servers which are not ours have not."""
 _OF_A_SERVER: Mapping[str, Mapping[str, tuple[Json, Json]]] = {

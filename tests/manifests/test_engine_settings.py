@@ -52,6 +52,7 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
             "maxLoras": 2, "maxLoraRank": 8, "maxLoraExpertRank": 2, "maxCpuLoras": 6,
             "kvCache": {"blockSize": 32, "memory": "1.5Gi", "dtype": "int8"},
             "maxImages": 4, "maxImagePixels": 100352, "allowedMediaDomains": ["A.test", "[fd00::1]:8080"],
+            "unknownFields": "refuse",
         },
     )  # fmt: skip
     assert engine == EngineConfig(
@@ -66,6 +67,7 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     assert server.api_servers == 2
     assert (server.max_images, server.media_hosts) == (4, {"a.test", "[fd00::1]:8080"})
     assert (server.tool_call_parser, server.reasoning_parser) == ("mistral", "think")
+    assert server.unknown_fields == "refuse"
 
 
 @pytest.mark.parametrize("method", SpeculativeMethod)

@@ -15,6 +15,7 @@ _SAYS_NOTHING: Mapping[str, tuple[object, ...]] = {
     "dtype": ("auto",),
     "toolCallParser": ("auto",),
     "reasoningParser": ("auto", "none"),
+    "unknownFields": ("ignore",),
 }
 """Harmless values of fields to be left out: the default, or a common capability."""
 _SHORTEST = 2
@@ -98,6 +99,7 @@ _VLLM = _EngineKind(
         **_NO_LORAS,
         **_written(maxImages="--limit-mm-per-prompt", maxImagePixels="--mm-processor-kwargs"),
         **_written(allowedMediaDomains="--allowed-media-domains"),
+        "unknownFields": "vLLM passes over fields that it does not know",
     },
     refused=(
         (
@@ -138,6 +140,7 @@ _LLAMA_CPP = _EngineKind(
         **_NO_LORAS,
         "maxImages": "write --mmproj into engine.extraArgs for a model that sees",
         **_written(maxImagePixels="--image-max-tokens", allowedMediaDomains="--media-path"),
+        "unknownFields": "llama.cpp passes over fields that it does not know",
     },
     refused=(("kvCache.dtype", "fp8", "engine.kvCache.dtype fp8 is not llama.cpp's: use auto or int8"),),
     flags=("alias", "api-key", "api-key-file", "api-prefix", "host", "model", "port", "ssl-cert-file", "ssl-key-file"),
@@ -159,6 +162,7 @@ _SGLANG = _EngineKind(
         **_NO_LORAS,
         **_written(maxImages="--limit-mm-data-per-request", maxImagePixels="--mm-process-config"),
         **_written(allowedMediaDomains="--allowed-media-domains"),
+        "unknownFields": "SGLang passes over fields that it does not know",
     },
     refused=(
         _own_parser("SGLang", "reasoningParser", "think"),

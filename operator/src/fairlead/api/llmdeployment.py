@@ -21,6 +21,7 @@ from fairlead_common.models.choices import Dtype, Quantization, SpeculativeMetho
 from fairlead_common.models.choices import KvCacheDtype as KvCacheDtype
 from fairlead_common.models.choices import ReasoningParser as ReasoningParser
 from fairlead_common.models.choices import ToolCallParser as ToolCallParser
+from fairlead_common.openai.unknown_fields import Unknown
 
 
 class InvalidSpec(InvalidValue):
@@ -216,6 +217,10 @@ class EngineSpec:
     """How the model writes tool calls; auto = as its chat template shows, none = requests with tools are refused."""
     reasoning_parser: ReasoningParser = ReasoningParser.AUTO
     """How the model marks its reasoning before the answer; auto = as its chat template shows, none = as text."""
+    unknown_fields: Unknown = Unknown.IGNORE
+    """What becomes of a request with fields that are not known: ignore = they are left out, with one line in the
+    engine's log for each name; refuse = 400, naming one. Gateways decide by a setting of their own about /v1/messages,
+    /v1/responses and Ollama's paths."""
     max_loras: Annotated[
         int | None, Constraints(minimum=0, maximum=256, default_text="4 where adapters are listed, else none")
     ] = None

@@ -143,6 +143,7 @@ def engine_flags(
         "allowed-media-domains": ",".join(engine.allowed_media_domains) or None,
         "tool-call-parser": unless(engine.tool_call_parser, "auto"),
         "reasoning-parser": unless(engine.reasoning_parser, "auto"),
+        "unknown-fields": unless(engine.unknown_fields, "ignore"),
         "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus) - (engine.api_servers - 1)),
         "drain-timeout": format_duration(spec.drain.timeout),
     }
