@@ -175,12 +175,21 @@ def test_an_empty_request_loads(path: str, fields: dict[str, Any], reply: dict[s
 def test_vectors() -> None:
     translation = new("/api/embed")
     found, body = translation.request(
-        b'{"model": "m", "input": ["a", "b"], "dimensions": 3, "truncate": true}', UnknownFields("refuse")
+        b'{"model": "m", "input": ["a", "b"], "dimensions": 3, "truncate": false}', UnknownFields("refuse")
     )
     assert (found, json.loads(body)) == ("/v1/embeddings", {"model": "m", "input": ["a", "b"], "dimensions": 3})
     data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
     told = json.loads(translation.answer(200, json.dumps({"data": data, "usage": USAGE}).encode(), "r")[1])
     assert ollama.EmbedResponse(**told).embeddings == [[1.0], [2.0]] and told["prompt_eval_count"] == 40
+
+
+def test_the_end_of_a_text_that_is_too_long_for_a_vector_is_left_out_unless_that_is_refused() -> None:
+    for truncate in (b"true", b"null"):
+        asked = b'{"model": "m", "input": "a", "truncate": ' + truncate + b"}"
+        _, body = new("/api/embed").request(asked, UnknownFields("refuse"))
+        assert json.loads(body).items() >= {"truncate_prompt_tokens": -1, "truncation_side": "right"}.items()
+    _, body = new("/api/embeddings").request(b'{"model": "m", "prompt": "a"}', UnknownFields("refuse"))
+    assert json.loads(body) == {"model": "m", "input": "a"}
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,14 @@ TOOL = st.fixed_dictionaries(
 )
 FLAG = st.sampled_from([True, False, None])
 GARBAGE = st.sampled_from([None, 5, -1.5, "x", [], {}, [None], [[]], True, {"role": 1}, 2**70, "\u0000", [5, "x"]])
-OPTIONS = {"add_special_tokens": FLAG, "cache_salt": st.none() | TEXT, "n": st.sampled_from([1, 3])}
+OPTIONS = {
+    "add_special_tokens": FLAG,
+    "cache_salt": st.none() | TEXT,
+    "n": st.sampled_from([1, 3]),
+    "truncate_prompt_tokens": st.none() | st.integers(-1, 12),
+    "truncation_side": st.sampled_from([None, "left", "right"]),
+    "max_tokens": st.none() | st.integers(1, MAX_MODEL_LEN),
+}
 CHATS = st.fixed_dictionaries(
     {"messages": st.lists(MESSAGE, max_size=6)},
     optional={
@@ -114,6 +121,9 @@ NAMES = [
     "continue_final_message",
     "add_special_tokens",
     "cache_salt",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "max_tokens",
     "prompt",
 ]
 

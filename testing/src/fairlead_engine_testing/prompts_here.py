@@ -7,7 +7,7 @@ from fairlead_common.openai.prompts import EncodedPrompt, PromptFields
 from fairlead_common.workers.branch import WorkerError
 from fairlead_common.workers.process import Handler
 from fairlead_engine.api.prompt_program import make
-from fairlead_engine.api.prompts import checked_prompts, given_prompts
+from fairlead_engine.api.prompts import checked_prompts, fitting, given_prompts
 from fairlead_engine.api.schemas import PromptRequest
 from fairlead_engine.api.served_model import ServedModel
 from fairlead_engine.images.image import DecodedImage
@@ -23,7 +23,8 @@ def prompts_here(
 ) -> list[EncodedPrompt]:
     """A request's prompts as an engine makes them. Raises `RequestError`."""
     fields = fields_of(request)
-    given = given_prompts(fields, request, model, images)
+    fields, truncation = fitting(fields, request, model, images)
+    given = given_prompts(fields, request, model, images, truncation)
     prompts = model.prompts(fields) if given is None else given
     return checked_prompts(prompts, fields, request, model, images)
 

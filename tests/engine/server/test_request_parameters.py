@@ -219,6 +219,7 @@ OTHER: dict[str, Any] = {
     "echo": True, "best_of": 2, "prompt_logprobs": 1, "thinking_token_budget": 5, "reasoning_effort": "low",
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False,
+    "truncate_prompt_tokens": 1, "truncation_side": "right",
     "use_beam_search": True, "injectable": True, "functions": [{"name": "tide"}], "function_call": {"name": "tide"},
     **STRUCTURED,
 }  # fmt: skip
@@ -232,6 +233,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "top_logprobs": {"logprobs": True},
     "return_tokens_as_token_ids": {"logprobs": 1},
     "stream_options": {"stream": True},
+    "truncation_side": {"truncate_prompt_tokens": 2},
     "injectable": {"stream": True, "tools": [{"type": "function", "function": {"name": "tide"}}]},
 }
 """What must be there for it to have an effect, with and without it."""

@@ -30,7 +30,7 @@ async def test_what_other_servers_take_is_left_out_by_default_and_can_be_refused
 
 async def test_what_would_change_the_answer_is_refused_by_any_setting(start_app: Any) -> None:
     app = start_app()
-    for name, value in {"truncate_prompt_tokens": 4, "regex": "a+", "documents": [{"text": "a"}]}.items():
+    for name, value in {"lora_path": "x", "regex": "a+", "documents": [{"text": "a"}]}.items():
         reply = await app.chat(shade=1, **{name: value})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
         assert (await app.chat(**{name: None})).status_code == 200

@@ -4,7 +4,7 @@ Bounds on fields are types, which decoders check. Bounds on a whole body are cou
 the cost. Bounds that only an engine knows (context, number of choices) are left to the engine.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -34,6 +34,10 @@ Messages = Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES)]
 Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
 Tag = Annotated[str, Meta(max_length=MAX_TAG_LENGTH)]
 """A text that changes nothing, such as `user`."""
+KeptTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""How many tokens of a prompt are kept."""
+TruncationSide = Literal["left", "right"]
+"""Where the others are left out."""
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Metadata = Annotated[dict[Tag, Any], Meta(max_length=MAX_METADATA)]
 

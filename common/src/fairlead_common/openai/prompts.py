@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from fairlead_common.openai.budget import Messages, OverBudget, Tools, check_json, nesting
+from fairlead_common.openai.budget import KeptTokens, Messages, OverBudget, Tools, TruncationSide, check_json, nesting
 from fairlead_common.openai.chat import ChatTemplateError, Message
 from fairlead_common.openai.tool_forms import as_functions, is_custom, with_function_calls
 from fairlead_common.tokens.least_tokens import LeastTokenCounter, most_units
@@ -143,6 +143,10 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     """The prompt ends with the last message's text, which the answer continues; None = false."""
     add_special_tokens: bool | None = None
     """None = false: the template writes special tokens itself."""
+    truncate_prompt_tokens: KeptTokens | None = None
+    """See `openai/truncation.py`."""
+    truncation_side: TruncationSide | None = None
+    """None = left."""
 
     FIELD: ClassVar[str] = "messages"
 
@@ -271,6 +275,10 @@ class CompletionPrompt(TextPrompts, kw_only=True, frozen=True):
     FIELD = "prompt"
 
     prompt: str | list[Any]
+    truncate_prompt_tokens: KeptTokens | None = None
+    """See `openai/truncation.py`."""
+    truncation_side: TruncationSide | None = None
+    """None = left."""
 
 
 class EmbeddingPrompt(TextPrompts, kw_only=True, frozen=True):
@@ -279,6 +287,10 @@ class EmbeddingPrompt(TextPrompts, kw_only=True, frozen=True):
     FIELD = "input"
 
     input: str | list[Any]
+    truncate_prompt_tokens: KeptTokens | None = None
+    """See `openai/truncation.py`."""
+    truncation_side: TruncationSide | None = None
+    """None = left."""
 
 
 class ClassifyPrompt(TextPrompts, kw_only=True, frozen=True):

@@ -253,6 +253,18 @@ class PromptTokenizer:
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
 
+    @cached_property
+    def frame(self) -> tuple[int, int]:
+        """How many special tokens it puts before a text, and behind it."""
+        try:
+            bare, framed = self.encode("a", add_special_tokens=False), self.encode("a")
+        except Exception:  # a tokenizer that refuses this text may still take others
+            return 0, 0
+        num_special = len(framed) - len(bare)
+        starts = (start for start in range(num_special + 1) if framed[start : start + len(bare)] == bare)
+        before = next(starts, 0)
+        return before, max(0, num_special - before)
+
     def encode_pair(self, first: str, second: str, *, add_special_tokens: bool = True) -> tuple[list[int], int | None]:
         """Token ids of two texts as one prompt, and the index where the second begins; None where the tokenizer marks
         no second text."""

@@ -134,6 +134,7 @@ _GOES_TOGETHER = frozenset(
         "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "reasoning_effort", "user",
         "fairlead_prompt_tokens", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "prompt_cache_options", "moderation", "prediction",
+        "truncate_prompt_tokens", "truncation_side",
     }
 )  # fmt: skip
 """Fields with a meaning for a search, or about drawing, which a search ignores."""

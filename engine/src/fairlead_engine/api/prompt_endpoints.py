@@ -28,7 +28,7 @@ from fairlead_engine.api import schemas
 from fairlead_engine.api.beam_search import check_beams
 from fairlead_engine.api.detokenizer import TextDelta
 from fairlead_engine.api.generation import Choice, Generation, OutputReader
-from fairlead_engine.api.prompts import check_without_soft_prompt, checked_prompts, given_prompts
+from fairlead_engine.api.prompts import check_without_soft_prompt, checked_prompts, fitting, given_prompts
 from fairlead_engine.api.request_body import decode
 from fairlead_engine.api.sampling import for_choice
 from fairlead_engine.api.served_model import ServedModel
@@ -121,7 +121,8 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
         self, request: Request, model: ServedModel, images: list[DecodedImage], size: int
     ) -> list[EncodedPrompt]:
         fields, prepared = self.fields(request, model), self._service.prepared
-        given = await prepared(size, lambda: given_prompts(fields, request, model, images))
+        fields, truncation = fitting(fields, request, model, images)
+        given = await prepared(size, lambda: given_prompts(fields, request, model, images, truncation))
         prompts = await self._service.prompts.prompts(fields) if given is None else given
         return await prepared(size, lambda: checked_prompts(prompts, fields, request, model, images))
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from fairlead_common.openai.chat import ChatTemplateError
-from fairlead_common.openai.prompts import ChatPrompt, EncodedPrompt, PromptError, PromptFields
+from fairlead_common.openai.prompts import AnswerLimit, ChatPrompt, EncodedPrompt, PromptError, PromptFields
+from fairlead_common.openai.truncation import FIELD, MAX_CHARACTERS, frame_of, truncation_of
 from fairlead_common.tokens.least_tokens import LeastTokenCounter
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.workers.process import Handler
@@ -171,9 +172,21 @@ def encoded_prompts(
     """Each prompt of a request, with its place there. Raises `PromptError`, before tokenising if a prompt is certainly
     too long."""
     parts = fields.parts(tokenizer)
+    truncation = truncation_of(fields, max_model_len, AnswerLimit.of(None))
     for part in parts:
-        part.check_length(least, max_model_len)
-    return [(part.place, part.encoded(tokenizer, fields.adds_special_tokens)) for part in parts]
+        if truncation is None:
+            part.check_length(least, max_model_len)
+        elif (length := sum(map(len, part.texts))) > MAX_CHARACTERS:
+            problem = f"has {length} characters; {FIELD} takes at most {MAX_CHARACTERS}, so shorten it"
+            raise PromptError(part.place, f"{part.place} {problem}")
+    encoded = [(part, part.encoded(tokenizer, fields.adds_special_tokens)) for part in parts]
+    if truncation is None:
+        return [(part.place, prompt) for part, prompt in encoded]
+    frames = (frame_of(fields, bool(part.texts), tokenizer) for part in parts)
+    return [
+        (part.place, EncodedPrompt(truncation.cut(prompt.token_ids, frame)))
+        for (part, prompt), frame in zip(encoded, frames, strict=True)
+    ]
 
 
 def packed(ids: Sequence[int]) -> Ids:

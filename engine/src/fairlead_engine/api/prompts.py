@@ -7,6 +7,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from fairlead_common.openai.prompts import (
     ChatPrompt,
     CompletionPrompt,
@@ -15,6 +17,8 @@ from fairlead_common.openai.prompts import (
     PromptFields,
     TextPrompts,
 )
+from fairlead_common.openai.truncation import FIELD as TRUNCATE
+from fairlead_common.openai.truncation import Truncation, truncation_of
 from fairlead_common.wire.messages import FIELD_TOKENS
 from fairlead_engine.api.schemas import (
     ChatRequest,
@@ -57,6 +61,8 @@ def chat_fields(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
         messages=[_without_images(message) for message in request.messages or ()],
         tools=request.tools,
         functions=request.functions if isinstance(request, ChatRequest) else None,
+        truncate_prompt_tokens=request.truncate_prompt_tokens if isinstance(request, ChatRequest) else None,
+        truncation_side=request.truncation_side if isinstance(request, ChatRequest) else None,
         chat_template_kwargs=request.chat_template_kwargs,
         reasoning_effort=request.reasoning_effort,
         add_generation_prompt=request.add_generation_prompt,
@@ -76,12 +82,37 @@ def _is_image(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "image_url"
 
 
-def given_prompts(
+def fitting(
     fields: PromptFields, request: PromptRequest, model: ServedModel, images: Sequence[DecodedImage] = ()
+) -> tuple[PromptFields, Truncation | None]:
+    """How the request's prompts are cut for this model (None = not at all), and the fields with the number of tokens
+    that this is. Raises `RequestError`."""
+    room = model.info.max_model_len - model.num_virtual_tokens(request.model)
+    try:
+        truncation = truncation_of(fields, room, request.answer_limit)
+    except PromptError as error:
+        raise request_error(error) from error
+    if truncation is None:
+        return fields, None
+    if images:
+        text = f"{TRUNCATE} is not for chats with images; leave one of the two out"
+        raise RequestError(TRUNCATE, text, "unsupported_value")
+    return msgspec.structs.replace(fields, truncate_prompt_tokens=truncation.num_tokens), truncation
+
+
+def given_prompts(
+    fields: PromptFields,
+    request: PromptRequest,
+    model: ServedModel,
+    images: Sequence[DecodedImage] = (),
+    truncation: Truncation | None = None,
 ) -> Prompts | None:
     """Prompts with given ids; None = texts are to be tokenised. Raises `RequestError`. A gateway may have sent the ids
-    along. Ids of another tokenizer are ignored, and ids of a chat with images, which do not tell the images' sizes."""
+    along. Ids of another tokenizer are ignored, ids of a chat with images, which do not tell the images' sizes, and
+    those that were cut for a longer context."""
     given = None if images else request.fairlead_prompt_tokens
+    if given is not None and truncation is not None:
+        given = None if any(len(each) > truncation.num_tokens for each in given.prompts) else given
     if given is not None and given.digest != model.tokenizer.digest:
         given = None
     if given is None and not (isinstance(fields, TextPrompts) and fields.is_of_ids):
@@ -90,7 +121,8 @@ def given_prompts(
         places = fields.places(model.tokenizer)
         if given is None:
             assert isinstance(fields, TextPrompts)
-            return [*zip(places, map(EncodedPrompt, fields.contents), strict=True)]
+            contents = fields.contents if truncation is None else [truncation.cut(each) for each in fields.contents]
+            return [*zip(places, map(EncodedPrompt, contents), strict=True)]
     except PromptError as error:
         raise request_error(error) from error
     num_given = len(given.prompts)

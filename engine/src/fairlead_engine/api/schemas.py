@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from fairlead_common.openai import prompts
-from fairlead_common.openai.budget import MAX_TEXTS, CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
+from fairlead_common.openai.budget import (
+    MAX_TEXTS,
+    CacheSalt,
+    KeptTokens,
+    Messages,
+    Metadata,
+    ModelName,
+    Priority,
+    Tag,
+    Tools,
+    TruncationSide,
+)
 from fairlead_common.wire.messages import PromptTokens
 from fairlead_engine.errors import RequestError
 from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
@@ -92,6 +103,16 @@ _MODEL = Parameter(
     By.GATEWAY,
 )
 _THE_ONLY_MODEL = Parameter("The same.", By.GATEWAY, default="the only one at a canonical path or an engine")
+
+
+_TRUNCATE = Parameter(
+    "Of a longer prompt so many tokens are kept, the last ones, and the special tokens around a text; -1 = as many as "
+    "leave room for `max_tokens`, or for one. Not with images.",
+    By.GATEWAY,
+    accepted="-1, or at least 1",
+    default="longer prompts than the context are refused",
+)
+_SIDE = Parameter("Where `truncate_prompt_tokens` leaves tokens out.", By.GATEWAY, default="`left`")
 
 
 class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -268,6 +289,8 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
             default="false",
         ),
     ] = None
+    truncate_prompt_tokens: Annotated[KeptTokens | None, _TRUNCATE] = None
+    truncation_side: Annotated[TruncationSide | None, _SIDE] = None
     skip_special_tokens: Annotated[bool | None, Parameter("Leave special tokens out of the text.", default="true")] = (
         None
     )
@@ -483,7 +506,12 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     @property
     def prompt_fields(self) -> prompts.CompletionPrompt:
         """Fields that decide the request's prompts."""
-        return prompts.CompletionPrompt(prompt=self.prompt, add_special_tokens=self.add_special_tokens)
+        return prompts.CompletionPrompt(
+            prompt=self.prompt,
+            add_special_tokens=self.add_special_tokens,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+            truncation_side=self.truncation_side,
+        )
 
     @property
     def num_prompts(self) -> int:
@@ -547,6 +575,8 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
             default="all of them",
         ),
     ] = None
+    truncate_prompt_tokens: Annotated[KeptTokens | None, _TRUNCATE] = None
+    truncation_side: Annotated[TruncationSide | None, _SIDE] = None
 
 
 class ClassifyRequest(ReadRequest, frozen=True, kw_only=True):

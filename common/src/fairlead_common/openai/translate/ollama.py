@@ -102,7 +102,8 @@ class OllamaRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     keep_alive: float | str | None = None
     """No effect but on what an empty request is answered."""
     truncate: bool | None = None
-    """No effect: prompts longer than the context are refused."""
+    """Of texts for vectors: whether the end of one that is too long is left out, or it is refused; None = true. No
+    effect on others, which are refused."""
 
     @property
     def unloads(self) -> bool:

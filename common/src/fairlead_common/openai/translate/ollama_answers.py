@@ -34,6 +34,7 @@ from fairlead_common.openai.translate.ollama import (
     chat_fields,
     generate_fields,
 )
+from fairlead_common.openai.truncation import ALL_THAT_FIT
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 CHAT_PATH = "/api/chat"
@@ -292,15 +293,14 @@ class OllamaEmbed(_Prompted):
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         request = decoded(body, OllamaEmbedRequest, unknown)
-        return self._embedded(request, request.input, request.dimensions)
+        cut = {} if request.truncate is False else {"truncate_prompt_tokens": ALL_THAT_FIT, "truncation_side": "right"}
+        return self._embedded(request, request.input, dimensions=request.dimensions, **cut)
 
-    def _embedded(
-        self, request: OllamaRequest, texts: str | list[str] | None, dimensions: int | None
-    ) -> tuple[str, bytes]:
+    def _embedded(self, request: OllamaRequest, texts: str | list[str] | None, **more: Any) -> tuple[str, bytes]:
         self._model = request.model or ""
         if not texts:
             return self._loads(request)
-        given = {"model": request.model, "dimensions": dimensions}
+        given = {"model": request.model, **more}
         fields = {name: value for name, value in given.items() if value is not None}
         return "/v1/embeddings", msgspec.json.encode(fields | {"input": texts})
 
@@ -321,7 +321,7 @@ class OllamaEmbeddings(OllamaEmbed):
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         request = decoded(body, OllamaEmbeddingsRequest, unknown)
-        return self._embedded(request, request.prompt, None)
+        return self._embedded(request, request.prompt)
 
     def _whole(self, body: bytes) -> Mapping[str, Any]:
         return {"embedding": next(iter(super()._whole(body)["embeddings"]), [])}

@@ -27,6 +27,8 @@ from fairlead_common.openai.prompts import (
     ScorePrompt,
     TextPrompts,
 )
+from fairlead_common.openai.truncation import ALL_THAT_FIT
+from fairlead_common.openai.truncation import FIELD as TRUNCATE
 from fairlead_common.wire.blocks import NO_EXTRA, extra_bytes
 
 Raw: TypeAlias = "msgspec.Raw | bytes | memoryview"
@@ -108,9 +110,13 @@ class RawPrompt:
     """In the messages of a chat."""
     least_ids: int = 0
     """For undecoded prompts: token ids of the longest one at least."""
+    kept: int | None = None
+    """Tokens of each prompt that `truncate_prompt_tokens` keeps, as the client wrote it; None = all."""
 
     def least(self) -> PromptBound:
         """A lower bound without a tokenizer: ids count, a text has at least one token."""
+        if self.kept == ALL_THAT_FIT:
+            return PromptBound(self.field, limit=self.limit)
         try:
             places = self.fields.places() if self.fields is not None else [self.field]
         except PromptError:
@@ -120,13 +126,23 @@ class RawPrompt:
             lengths = [len(each) if isinstance(each, list) else 1 for each in contents]
             longest = max(range(len(lengths)), key=lengths.__getitem__)
             is_exact = isinstance(contents[longest], list)
-            return PromptBound(places[longest], lengths[longest], is_exact, self.limit)
-        return PromptBound(places[0], max(self.least_ids, int(self.well_formed)), limit=self.limit)
+            return PromptBound(places[longest], self._cut(lengths[longest]), is_exact, self.limit)
+        return PromptBound(places[0], self._cut(max(self.least_ids, int(self.well_formed))), limit=self.limit)
+
+    def _cut(self, num_tokens: int) -> int:
+        """Of a prompt with so many tokens, how many are kept."""
+        return num_tokens if self.kept is None else min(num_tokens, self.kept)
 
     @property
     def num_tokens(self) -> int:
         """About as many as it may have."""
-        return self.num_bytes // BYTES_PER_TOKEN + self.num_images * TOKENS_PER_IMAGE if self.well_formed else 0
+        if not self.well_formed:
+            return 0
+        estimate = self.num_bytes // BYTES_PER_TOKEN + self.num_images * TOKENS_PER_IMAGE
+        if self.kept is None or self.kept == ALL_THAT_FIT:
+            return estimate
+        num_prompts = self.fields.num_prompts if isinstance(self.fields, TextPrompts) else 1
+        return min(estimate, self.kept * num_prompts)
 
     def beginning(self, length: int) -> str:
         """The first `length` characters of the first user message, or of the first text of another request."""
@@ -168,15 +184,16 @@ def raw_prompt(path: str, given: Mapping[str, Raw], adapter: str | None) -> RawP
         is_ids = text and not text.translate(None, b"0123456789,[] \t\r\n")
         # Of one list of ids or of a list of such lists: as many as the longest has at least.
         least_ids = -(-(text.count(b",") + 1) // max(1, text.count(b"[") - 1)) if is_ids else 0
-        return RawPrompt(num_bytes, None, well_formed=True, field=name, least_ids=least_ids)
+        return RawPrompt(num_bytes, None, well_formed=True, field=name, least_ids=least_ids, kept=_kept(given, schema))
     try:
         fields = schema(**{name: decoders[name].decode(value) for name, value in raw.items()})
         salt = given.get("cache_salt")
         extra = extra_bytes(adapter=adapter, cache_salt=_salt.decode(salt or b"null"))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
+    kept = _kept(given, schema)
     if not isinstance(fields, ChatPrompt) and fields.num_prompts > MAX_PROMPTS:
-        return RawPrompt(num_bytes, None, well_formed=True, field=fields.FIELD)
+        return RawPrompt(num_bytes, None, well_formed=True, field=fields.FIELD, kept=kept)
     reads_all = schema is EmbeddingPrompt and bytes(given.get("pooling", b"")) in _OVER_ALL
     num_images = 0
     if isinstance(fields, ChatPrompt) and (num_images := len(image_parts(fields.messages))):
@@ -189,7 +206,19 @@ def raw_prompt(path: str, given: Mapping[str, Raw], adapter: str | None) -> RawP
         limit=_limit(path, given, schema),
         reads_all=reads_all,
         num_images=num_images,
+        kept=kept,
     )
+
+
+def _kept(given: Mapping[str, Raw], schema: type[PromptFields]) -> int | None:
+    """Engines refuse values that are no sensible numbers."""
+    if TRUNCATE not in _DECODERS[schema]:
+        return None
+    try:
+        kept = _number.decode(given.get(TRUNCATE, b"null"))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return kept if kept is None or kept > 0 else ALL_THAT_FIT
 
 
 def _limit(path: str, given: Mapping[str, Raw], schema: type[PromptFields]) -> AnswerLimit:

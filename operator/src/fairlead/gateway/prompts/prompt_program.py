@@ -17,6 +17,8 @@ from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, RawPrompt, raw_pro
 from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Encoding, Ids, PrefixCache
 from fairlead.gateway.prompts.prompt_jobs import EncodeJob, Engines, Key, PackedTokens, ReadJob, ReadOutcome, ReadReply
 from fairlead_common.openai.prompts import Part, PromptError, PromptFields, PromptTooLong, TooLong, cannot_be_tokenised
+from fairlead_common.openai.truncation import FIELD as TRUNCATE
+from fairlead_common.openai.truncation import Truncation, frame_of, truncation_of
 from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 from fairlead_common.wire.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
 from fairlead_common.wire.messages import ModelInfo
@@ -76,6 +78,7 @@ class Tokenising:
         self._model = model
         self._parts: list[tuple[Part, Encoding | None]] = []
         """Texts with what is known of them; ids and pairs as they came."""
+        self._truncation: Truncation | None = None
         self.prompts: list[PackedTokens] = []
         """The result."""
         self.seconds = 0.0
@@ -100,8 +103,9 @@ class Tokenising:
     def begin(self) -> None:
         """Renders and looks up. Raises PromptError, at once where a prompt is sure to be too long, and LeftToEngine."""
         with self._timed():
+            self._truncation = truncation_of(self._fields, self._engines.max_model_len, self._raw.limit)
             parts = self._fields.parts(self._model.tokenizer)
-            for part in parts:
+            for part in parts if self._truncation is None else ():
                 part.check_length(self._model.least_tokens, self._engines.max_model_len)
             limit = min(self._engines.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
             if any(sum(map(len, part.texts)) > limit for part in parts):
@@ -145,6 +149,10 @@ class Tokenising:
             raise cannot_be_tokenised(part.place, error) from error
         if not ids:
             raise PromptError(part.place, "is empty")
+        if self._truncation is not None:
+            if self._raw.num_images:
+                raise PromptError(TRUNCATE, "is not for chats with images")
+            ids = self._truncation.cut(ids, frame_of(self._fields, bool(part.texts), self._model.tokenizer))
         if len(ids) >= self._engines.max_model_len:
             raise PromptTooLong(part.place, len(ids), self._engines.max_model_len)
         self._raw.limit.check(len(ids), self._engines.max_model_len)
@@ -227,7 +235,7 @@ class PromptReading:
         reply = ReadReply(raw.num_tokens, affinity, raw.least(), ReadOutcome.UNREADABLE, raw.extra)
         max_model_len = job.engines.max_model_len
         if raw.fields is None:
-            if raw.least_ids >= max_model_len:
+            if raw.least().num_tokens >= max_model_len:
                 reply.error = _told(PromptTooLong(raw.field, raw.least_ids, max_model_len, or_more=True))
                 reply.outcome = ReadOutcome.TOO_LONG
             elif raw.well_formed:
