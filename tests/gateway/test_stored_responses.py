@@ -25,6 +25,7 @@ from fairlead.gateway.access import KeyedAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.stored.errors import StoreError
 from fairlead.gateway.stored.store import LOST_SECONDS, ResponseStore, store_url
+from fairlead.gateway.stored.tables import events as logged_events
 from fairlead.gateway.stored.tables import items, metadata, responses
 from fairlead_testing.fake_engine import Death, FakeEngine
 from fairlead_testing.fake_engine.engine import Refusal
@@ -181,13 +182,87 @@ async def test_a_response_in_the_background_is_asked_for_later(start, url: str) 
     assert ended.to_dict() == events[-1].response.to_dict() and ended.output_text == "".join(one.engines[0].tokens)
     later = await events_of(two.openai.responses.retrieve(begun.id, stream=True, starting_after=3))
     assert [event.to_dict() for event in later] == [event.to_dict() for event in events[4:]]
-    streamed = await events_of(one.openai.responses.create(**CREATE, background=True, stream=True))
-    assert [event.type for event in streamed] == [event.type for event in events]
-    assert 'outcome="completed",status="200"} 2.0' in await one.metrics()
+    assert 'outcome="completed",status="200"} 1.0' in await one.metrics()
 
 
 async def events_of(call: Any) -> list[Any]:
     return [event async for event in await call]
+
+
+async def test_events_of_a_response_in_the_background_are_told_as_they_come_at_any_gateway(
+    start, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = await stored(start, url), await stored(start, url)
+    may_go = asyncio.Event()
+    one.engines[0].pace = lambda index: asyncio.sleep(0) if index < 2 else may_go.wait()
+    begun = await one.openai.responses.create(**CREATE, background=True, stream=True)
+    seen = [await anext(begun)]
+    response_id = seen[0].response.id
+    assert seen[0].type == "response.created"
+    while sum(event.type == "response.output_text.delta" for event in seen) < 2:
+        seen.append(await anext(begun))
+    assert (await two.openai.responses.retrieve(response_id)).status in ("queued", "in_progress")
+    live = []
+    for setup in (one, two):
+        followed = await setup.openai.responses.retrieve(response_id, stream=True, starting_after=1)
+        live.append([await anext(followed) for _ in seen[2:]])
+        await followed.close()
+    assert [[event.to_dict() for event in each] for each in live] == [[event.to_dict() for event in seen[2:]]] * 2
+    await begun.close()  # a client that leaves ends nothing
+    following = asyncio.create_task(
+        events_of(two.openai.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number))
+    )
+    may_go.set()
+    whole = seen + await following
+    assert [event.sequence_number for event in whole] == list(range(len(whole)))
+    assert whole[-1].type == "response.completed"
+    deltas = [event.delta for event in whole if event.type == "response.output_text.delta"]
+    assert deltas == [*one.engines[0].tokens]
+    for setup, after in ((one, 3), (two, len(whole) - 2), (two, len(whole) - 1)):
+        later = await events_of(setup.openai.responses.retrieve(response_id, stream=True, starting_after=after))
+        assert [event.to_dict() for event in later] == [event.to_dict() for event in whole[after + 1 :]]
+    assert (await one.openai.responses.retrieve(response_id)).to_dict() == whole[-1].response.to_dict()
+    await two.openai.responses.delete(response_id)
+    assert not numbers_in(one)
+    assert not [each for each in caplog.records if each.levelname == "ERROR"], "who leaves is no fault"
+
+
+def numbers_in(setup: Any) -> list[int]:
+    with setup.gateway.keeper.store._engine.connect() as connection:
+        return list(connection.execute(sqlalchemy.select(logged_events.c.number)).scalars())
+
+
+async def test_a_stream_in_the_background_that_is_cancelled_or_lost_has_an_end(start, sqlite: str, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.gateway.stored.requests.POLL_SECONDS", 0.02)
+    one, two = await stored(start, sqlite), await stored(start, sqlite)
+    one.engines[0].pace = lambda index: asyncio.sleep(0) if index < 2 else asyncio.Event().wait()
+    for end in ("cancelled", "failed"):
+        begun = await one.openai.responses.create(**CREATE, background=True, stream=True)
+        created = await anext(begun)
+        following = asyncio.create_task(events_of(two.openai.responses.retrieve(created.response.id, stream=True)))
+        await one.until(lambda: len(numbers_in(one)) > 1)
+        if end == "cancelled":
+            await two.openai.responses.cancel(created.response.id)
+        else:
+            with two.gateway.keeper.store._engine.begin() as connection:
+                connection.execute(responses.update().values(touched_at=time.time() - LOST_SECONDS - 1))
+        events = await following
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert events[-1].type == {"cancelled": "response.incomplete", "failed": "response.failed"}[end]
+        assert events[-1].response.status == end
+        again = await events_of(two.openai.responses.retrieve(created.response.id, stream=True))
+        assert [event.sequence_number for event in again] == [event.sequence_number for event in events]
+        await begun.close()
+    one.gateway.interrupt()
+    one.gateway.interrupt()
+    await one.until(lambda: not one.gateway.keeper._running)
+
+
+async def test_a_stream_in_the_background_that_is_refused_says_why(start, sqlite: str) -> None:
+    setup = await stored(start, sqlite)
+    setup.engines[0].refusal = Refusal.UNAVAILABLE
+    [last] = await events_of(setup.openai.responses.create(**CREATE, background=True, stream=True))
+    assert last.type == "response.failed" and last.response.error.code == "server_error"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -17,6 +17,7 @@ import msgspec
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome, bad_request
 from fairlead.gateway.request_client import Client, Message
 from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
+from fairlead.gateway.stored.event_log import EventLog
 from fairlead_common.openai.budget import MAX_MESSAGES
 from fairlead_common.openai.translate.responses import Kept
 from fairlead_common.openai.translate.responses_answers import Responses
@@ -78,7 +79,8 @@ class StoredTurn:
         if not self._kept.is_stored:
             return begun
         try:
-            await self._store.begin(self._owner, begun, self._given)
+            is_logged = self.is_in_background and self.is_streamed
+            await self._store.begin(self._owner, begun, self._given, is_logged=is_logged)
             self._is_stored = True
         except StoreError as error:
             if self._asked.store or self._asked.background:
@@ -126,6 +128,8 @@ class Keeper:
         self._max_bytes = max_bytes
         self._running: dict[str, asyncio.Task[None]] = {}
         """Responses in the background, by id."""
+        self._logs: dict[str, EventLog] = {}
+        """Of those that are streamed."""
         self._foreground: set[str] = set()
 
     async def turn(self, body: bytes, owner: str) -> tuple[StoredTurn | None, bytes]:
@@ -151,8 +155,6 @@ class Keeper:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         if is_changed:
             fields["input"] = msgspec.Raw(msgspec.json.encode(given))
-        if asked.background:
-            fields.pop("stream", None)  # its answer is read whole; clients poll, or get its events in the end
         kept = Kept(f"resp_{secrets.token_hex(24)}", before, is_stored=asked.store is not False)
         return StoredTurn(self.store, owner, asked, kept, given), msgspec.json.encode(fields)
 
@@ -215,6 +217,15 @@ class Keeper:
         task.add_done_callback(lambda _: self._running.pop(turn.id, None))
         return begun
 
+    async def news(self, response_id: str, seconds: float) -> None:
+        """Waits until more events of a response are stored here, but at most so long: other gateways' come unseen."""
+        log = self._logs.get(response_id)
+        if log is None:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(log.grown.wait(), seconds)
+
     async def history(self, owner: str, response_id: str) -> list[Json]:
         """Items that a response was made of. Raises NotStored, StoreError, and OpenAIError where there are too many."""
         try:
@@ -273,22 +284,33 @@ class Keeper:
         return True
 
     async def _run(self, turn: StoredTurn, serve: Callable[[Client], Awaitable[None]]) -> None:
-        unread = _Unread()
+        log = EventLog(self.store, turn.id) if turn.is_streamed else None
+        unread = _Unread(log)
         client = Client(
             unread.receive, unread.send, request_id=turn.id, stall_timeout=_STALL_SECONDS, translation=turn.translation
         )
         client.before_write = turn.keep
+        logging_ = None
+        if log is not None:
+            self._logs[turn.id] = log
+            logging_ = asyncio.create_task(log.run(), name=f"events of {turn.id}")
         try:
             await serve(client)
         finally:
             client.close()
+            if log is not None and logging_ is not None:
+                logging_.cancel()
+                await asyncio.shield(log.flush())
+                self._logs.pop(turn.id, None)
             await asyncio.shield(turn.left(unread.error, begun=True))
 
 
 class _Unread:
     """The connection of a client that is not there: never leaves, and reads a refusal alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: EventLog | None) -> None:
+        """`log`: gets the events of a stream."""
+        self._log = log
         self._status = 0
         self._body = b""
 
@@ -300,6 +322,8 @@ class _Unread:
         self._status = message.get("status", self._status)
         if self._status >= 400:
             self._body += message.get("body", b"")
+        elif self._log is not None:
+            self._log.add(message.get("body", b""))
 
     @property
     def error(self) -> Json:

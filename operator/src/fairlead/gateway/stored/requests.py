@@ -1,19 +1,21 @@
 """`/v1/responses/{id}`: what clients ask of stored responses."""
 
-import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import parse_qs
 
 import msgspec
 
 from fairlead.gateway.openai.errors import OpenAIError, bad_request, method_not_allowed
-from fairlead.gateway.request_client import Client
+from fairlead.gateway.request_client import Client, ClientGone
 from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
 from fairlead.gateway.stored.keeper import Keeper, unreachable
 from fairlead_common.openai.translate.responses_answers import encoded_event, replayed
 
 POLL_SECONDS = 0.5
-"""Between two looks for the end of a response whose events are waited for."""
+"""Between two looks for more events of a response, or for its end."""
+LATE_POLLS = 4
+"""Looks for the last events of a response that has ended; then its gateway did not tell them."""
 MAX_ITEMS = 100
 _EVENTS = (b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")
 
@@ -44,20 +46,36 @@ async def answer(keeper: Keeper, method: str, rest: str, query: str, client: Cli
 
 
 async def stream(keeper: Keeper, owner: str, response_id: str, client: Client, *, after: int = -1) -> None:
-    """Events of a response when it has ended; comments before. `after`: the number of the last event that is not
-    wanted. Raises NotStored and StoreError before the answer begins."""
+    """Events of a response: as they come where they are logged, else when it has ended; comments before. `after`: the
+    number of the last event that is not wanted. Raises NotStored and StoreError before the answer begins."""
     response = await keeper.store.get(owner, response_id)
     await client.start(200, _EVENTS)
+    num_late = 0
     try:
-        while response["status"] in RUNNING:
-            await client.write(b": waiting\n\n")
-            await asyncio.sleep(POLL_SECONDS)
+        while True:
+            events = await keeper.store.logged(response_id, after)
+            wanted = [event for event in events or () if event.number > after]
+            if wanted:
+                await client.write(b"".join(event.data for event in wanted))
+                after = wanted[-1].number
+            if events and events[-1].is_last:
+                await client.finish()
+                return
+            if response["status"] not in RUNNING:
+                num_late += 1
+                if events is None or num_late > LATE_POLLS:
+                    break
+            elif not wanted:
+                await client.write(b": waiting\n\n")
+            await keeper.news(response_id, POLL_SECONDS)
             response = await keeper.store.get(owner, response_id)
-        events = [encoded_event(event) for event in replayed(response) if event["sequence_number"] > after]
     except (StoreError, NotStored):
         await client.finish(OpenAIError(503, "The response is no longer in the store.").event())
         return
-    await client.finish(b"".join(events))
+    told = list(replayed(response))
+    if events is not None:  # what ended it is told by nobody else
+        told = [told[-1] | {"sequence_number": events[-1].number + 1 if events else 0}]
+    await client.finish(b"".join(encoded_event(event) for event in told if event["sequence_number"] > after))
 
 
 async def _get(keeper: Keeper, owner: str, response_id: str, query: str, client: Client) -> None:
@@ -67,8 +85,9 @@ async def _get(keeper: Keeper, owner: str, response_id: str, query: str, client:
         return
     after = _number(asked, "starting_after", -1, lambda number: True)
     await client.read_nothing()
-    async with client.watch:
-        await stream(keeper, owner, response_id, client, after=after)
+    with suppress(ClientGone):
+        async with client.watch:
+            await stream(keeper, owner, response_id, client, after=after)
 
 
 async def _input_items(keeper: Keeper, owner: str, response_id: str, query: str) -> Json:

@@ -19,7 +19,8 @@ from alembic.config import Config
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
-from fairlead.gateway.stored.tables import items, responses
+from fairlead.gateway.stored.event_log import BEFORE_FIRST, LoggedEvent, unpacked
+from fairlead.gateway.stored.tables import events, items, responses
 
 LOST_SECONDS = 30.0
 """A running response that no gateway has touched for so long is lost."""
@@ -74,9 +75,9 @@ class ResponseStore:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._engine.dispose()
 
-    async def begin(self, owner: str, response: Json, given: Sequence[Json]) -> None:
-        """A response that is being made; `given`: its new items. The whole conversation is kept from now on for the
-        retention. Raises StoreError."""
+    async def begin(self, owner: str, response: Json, given: Sequence[Json], *, is_logged: bool = False) -> None:
+        """A response that is being made; `given`: its new items; `is_logged`: whether its events will come. The whole
+        conversation is kept from now on for the retention. Raises StoreError."""
 
         def put(connection: sql.Connection) -> None:
             now = time.time()
@@ -93,8 +94,36 @@ class ResponseStore:
             }  # fmt: skip
             connection.execute(responses.insert().values(row))
             _put_items(connection, response["id"], 0, given, is_output=False)
+            if is_logged:
+                row = {"response_id": response["id"], "number": BEFORE_FIRST, "data": b""}
+                connection.execute(events.insert().values(row))
 
         await self._run(put)
+
+    async def log(self, response_id: str, number: int, data: bytes) -> None:
+        """More events of a response, unless it has been deleted. `number`: of the first. Raises StoreError."""
+
+        def put(connection: sql.Connection) -> None:
+            known = sql.select(responses.c.id).where(responses.c.id == response_id)
+            if connection.execute(known).one_or_none() is not None:
+                row = {"response_id": response_id, "number": number, "data": data}
+                connection.execute(events.insert().values(row))
+
+        await self._run(put)
+
+    async def logged(self, response_id: str, after: int) -> list[LoggedEvent] | None:
+        """Events of a response from about this number on, with the last in any case; None = they are not logged.
+        Raises StoreError."""
+
+        def read(connection: sql.Connection) -> list[bytes]:
+            of_response = events.c.response_id == response_id
+            before = of_response & (events.c.number <= max(after + 1, BEFORE_FIRST))
+            start = sql.select(sql.func.max(events.c.number)).where(before).scalar_subquery()
+            wanted = sql.select(events.c.data).where(of_response & (events.c.number >= start))
+            return list(connection.execute(wanted.order_by(events.c.number)).scalars())
+
+        rows = await self._run(read)
+        return [event for row in rows for event in unpacked(row)] if rows else None
 
     async def end(self, response: Json) -> bool:
         """The response as it ended; False where somebody cancelled or deleted it before. Raises StoreError."""
@@ -156,7 +185,7 @@ class ResponseStore:
         return await self._run(read)
 
     async def delete(self, owner: str, response_id: str) -> None:
-        """With its items. Raises NotStored and StoreError."""
+        """With all that belongs to it. Raises NotStored and StoreError."""
 
         def drop(connection: sql.Connection) -> None:
             _row(connection, owner, response_id)
@@ -288,4 +317,5 @@ def _put_items(
 def _drop(connection: sql.Connection, ids: Sequence[str]) -> None:
     if ids:
         connection.execute(items.delete().where(items.c.response_id.in_(ids)))
+        connection.execute(events.delete().where(events.c.response_id.in_(ids)))
         connection.execute(responses.delete().where(responses.c.id.in_(ids)))

@@ -1,4 +1,5 @@
-"""Tables of the store: responses, and the items that each was given and wrote. Changes need a migration beside."""
+"""Tables of the store: responses, the items that each was given and wrote, and events of those streamed in the
+background. Changes need a migration beside."""
 
 import sqlalchemy as sql
 
@@ -24,4 +25,12 @@ items = sql.Table(
     sql.Column("id", sql.String(200), nullable=False, index=True),
     sql.Column("is_output", sql.Boolean, nullable=False),
     sql.Column("data", sql.Text, nullable=False),  # JSON
+)
+
+events = sql.Table(
+    "response_events",
+    metadata,
+    sql.Column("response_id", sql.String(80), primary_key=True),
+    sql.Column("number", sql.Integer, primary_key=True),  # of the first event in the row; -1 = the log's beginning
+    sql.Column("data", sql.LargeBinary, nullable=False),  # as `event_log.packed` writes them
 )
