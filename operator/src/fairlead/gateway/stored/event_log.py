@@ -5,14 +5,11 @@ import logging
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from fairlead.gateway.stored.errors import StoreError
-
-if TYPE_CHECKING:
-    from fairlead.gateway.stored.store import ResponseStore
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +30,12 @@ class LoggedEvent(NamedTuple):
     is_last: bool
 
 
-class _Head(msgspec.Struct):
+class _EventHead(msgspec.Struct):
     type: str
     sequence_number: int
 
 
-_head = msgspec.json.Decoder(_Head)
+_head = msgspec.json.Decoder(_EventHead)
 
 
 def events_in(data: bytes) -> Iterator[LoggedEvent]:
@@ -61,10 +58,17 @@ def unpacked(data: bytes) -> Iterator[LoggedEvent]:
     return events_in(zlib.decompress(data)) if data else iter(())
 
 
+class EventTable(Protocol):
+    """Where rows go."""
+
+    async def log(self, response_id: str, number: int, data: bytes) -> None:
+        """Adds one. `number`: of its first event. Raises StoreError."""
+
+
 class EventLog:
     """Of one response. `run` beside what makes the events, and `close` when that is over."""
 
-    def __init__(self, store: "ResponseStore", response_id: str) -> None:
+    def __init__(self, store: EventTable, response_id: str) -> None:
         self._store, self._id = store, response_id
         self._pending: list[LoggedEvent] = []
         self._num_bytes = 0
