@@ -38,6 +38,7 @@ OWN = {
     "top": Command(
         "fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"
     ),
+    "dashboard": Command("fairlead.cli.dashboard", "open the page of a gateway: models, a chat, the last hour"),
     "check": Command(
         "fairlead.cli.check_command", "say whether models fit what their replicas get, before anything is scheduled"
     ),

@@ -56,13 +56,17 @@ def _served_models(args: argparse.Namespace) -> Iterable[str]:
     return asyncio.run(asked())
 
 
+def local_gateway() -> str:
+    """Base URL of the gateway of the fleet on this machine; empty = none runs."""
+    return next((found for point in entry_points(group=GATEWAYS_GROUP) if (found := point.load()())), "")
+
+
 def add_gateway(parser: argparse.ArgumentParser) -> None:
     """`--gateway` and `--model`."""
-    running = next((found for point in entry_points(group=GATEWAYS_GROUP) if (found := point.load()())), "")
     parser.add_argument(
         "--gateway",
         type=address,
-        default=os.environ.get(GATEWAY_VARIABLE) or running or DEFAULT_GATEWAY,
+        default=os.environ.get(GATEWAY_VARIABLE) or local_gateway() or DEFAULT_GATEWAY,
         metavar="URL",
         help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the "
         f"fleet on this machine, else {DEFAULT_GATEWAY})",
