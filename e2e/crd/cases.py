@@ -502,7 +502,7 @@ def typos() -> Iterator[tuple[str, Json]]:
         yield "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + ".typo", body
 
 
-_OPEN = ("requests", "limits", "labels", "annotations", "valueFrom")
+_OPEN = ("requests", "limits", "labels", "annotations", "nodeSelector", "valueFrom")
 """Objects whose fields are not the schema's to know, and `template.spec`."""
 
 
