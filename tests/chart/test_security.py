@@ -1,5 +1,6 @@
 """What the chart's pods may do: Pod Security `restricted`, the least rights, tokens and connections that work needs."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -293,3 +294,41 @@ def test_each_revision_is_spread_by_itself() -> None:
         for constraint in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
     ]
     assert [constraint["matchLabelKeys"] for constraint in spread] == [["pod-template-hash"]] * 4
+
+
+def scanned(manifests: list[Manifest]) -> set[tuple[str, str]]:
+    """(check, component) of what checkov finds, of the checks that the documentation gives reasons for."""
+    found = set()
+    protected = {name.rpartition("-")[2] for _, name in of_kind(manifests, "NetworkPolicy")}
+    for name, spec in pods(manifests):
+        (container,) = spec["containers"]
+        component = name.rpartition("-")[2]
+        image = container["image"]
+        fails = {
+            "CKV_K8S_8": "livenessProbe" not in container,
+            "CKV_K8S_9": "readinessProbe" not in container,
+            "CKV_K8S_11": "cpu" not in container["resources"]["limits"],
+            "CKV_K8S_13": "memory" not in container["resources"]["limits"],
+            "CKV_K8S_15": container["imagePullPolicy"] != "Always",
+            "CKV_K8S_38": spec["automountServiceAccountToken"] is not False,
+            "CKV_K8S_43": "@sha256:" not in image,
+            "CKV2_K8S_6": component not in protected,
+        }
+        found |= {(check, component) for check, failed in fails.items() if failed}
+    return found
+
+
+def test_what_scanners_find_is_what_the_documentation_gives_reasons_for() -> None:
+    page = (helm.CHART.parent.parent / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| (CKV[^|]*) \| ([^|]*) \| [^|]+ \|$", page, re.MULTILINE)
+    documented = {
+        (check, component)
+        for checks, components in rows
+        for check in re.findall(r"CKV\w+", checks)
+        for component in components.split(", ")
+    }
+    assert scanned(helm.manifests()) == documented
+    assert f"finds {len(documented)} of its" in page
+    mended = {"image": {"digest": f"sha256:{'0' * 64}", "pullPolicy": "Always"}}
+    checks = {check for check, _ in scanned(helm.manifests(mended))}
+    assert checks == {"CKV_K8S_8", "CKV_K8S_9", "CKV_K8S_11", "CKV_K8S_38"}
