@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.prediction import (
-    MAX_TREND,
     expected_ttft,
-    foreseen,
     measured_ttft,
     num_sequences,
     predicted_ttft,
@@ -37,6 +35,14 @@ def signals(ready: int = 1, cold_start: float | None = None, **demand: Any) -> S
         time=0.0, desired=ready, ready=ready, starting=0, draining=0, demand=replace(DEMAND, **demand),
         cold_start_seconds=cold_start,
     )  # fmt: skip
+
+
+def load(**changes: int) -> ReplicaSignals:
+    idle = ReplicaSignals(
+        name="a", age_seconds=0.0, running=1, waiting=0, queued_prefill_tokens=0, kv_blocks_free=1000,
+        kv_blocks_total=1000, kv_tokens=0, token_budget=100, max_num_seqs=8,
+    )  # fmt: skip
+    return structs.replace(idle, **changes)
 
 
 def times(*seconds: float) -> Buckets:
@@ -63,11 +69,11 @@ def test_an_engine_that_speculates_decodes_less_often() -> None:
 
 
 def test_the_prediction_is_half_a_step_and_the_routers_formula() -> None:
-    """Two replicas, 60 tokens of backlog, prompts of 100 uncached tokens: U = 30 + 100 in ceil(130 / (100 - r)) steps,
-    with r = 160 · S / 2 = 2.76 sequences each."""
+    """Two replicas, 60 tokens of prompts in their queues, prompts of 100 uncached tokens: U = 30 + 100 in
+    ceil(130 / (100 - r)) steps, with r = 160 · S / 2 = 2.76 sequences each."""
     step, running = 0.02 / 0.58, 160 * (0.02 / 0.58) / 2
     every = 0.02 + 0.002 * running + 0.00001 * running * 200
-    seen = signals(2, waiting_uncached_tokens=60)
+    seen = signals(2, loads={"a": load(queued_prefill_tokens=60)})
     assert predicted_ttft(2, seen, 90) == pytest.approx(step / 2 + 2 * every + 0.0005 * 130)
 
 
@@ -93,11 +99,7 @@ def test_what_one_replica_cannot_do_at_all_is_endless(changes: dict[str, Any]) -
 
 def test_a_cache_above_nine_tenths_is_endless() -> None:
     def held(free: int) -> Signals:
-        load = ReplicaSignals(
-            name="a", age_seconds=0.0, running=1, waiting=0, queued_prefill_tokens=0, kv_blocks_free=free,
-            kv_blocks_total=1000, kv_tokens=0, token_budget=100, max_num_seqs=8,
-        )  # fmt: skip
-        return signals(1, arrivals_per_second=1.0, loads={"a": load})
+        return signals(1, arrivals_per_second=1.0, loads={"a": load(kv_blocks_free=free)})
 
     assert predicted_ttft(1, held(100), 90) != math.inf
     assert predicted_ttft(1, held(99), 90) == math.inf
@@ -144,22 +146,12 @@ def test_running_requests_keep_the_slots_they_need() -> None:
     assert predicted_waiting(1, replace(busy, ready=0)) == 41
 
 
-def test_a_growth_that_is_certain_is_looked_ahead_at_half_its_pace() -> None:
-    grown = foreseen(signals(cold_start=20.0, arrivals_growth=0.1)).demand
-    assert grown.arrivals_per_second == pytest.approx(4.0 + 20.0 * 0.1 / 2)
-    assert grown.arrivals_per_second_high == 5.0
-    much = foreseen(signals(cold_start=600.0, arrivals_growth=1.0)).demand
-    assert much.arrivals_per_second == much.arrivals_per_second_high == 4.0 * MAX_TREND
-    assert foreseen(signals(arrivals_growth=1.0)) == signals(arrivals_growth=1.0)  # how long a start takes is not known
-
-
 demands = st.builds(
     replace,
     st.just(DEMAND),
     waiting=st.integers(0, 200),
-    lasting_waiting=st.floats(0.0, 200.0),
+    lasting_running=st.floats(0.0, 200.0),
     oldest_wait_seconds=st.floats(0.0, 60.0),
-    surge=st.builds(Surge, st.floats(0.0, 50.0), st.floats(0.0, 20.0)),
     waiting_uncached_tokens=st.integers(0, 20_000),
     running=st.integers(0, 100),
     arrivals_per_second=st.floats(0.0, 50.0),
@@ -183,7 +175,7 @@ demands = st.builds(
     ),
 )
 LOADS = (
-    "waiting", "lasting_waiting", "oldest_wait_seconds", "waiting_uncached_tokens", "running", "arrivals_per_second",
+    "waiting", "lasting_running", "oldest_wait_seconds", "waiting_uncached_tokens", "running", "arrivals_per_second",
     "uncached_tokens_per_request", "prompt_tokens_per_request", "output_tokens_per_request",
 )  # fmt: skip
 
@@ -206,5 +198,6 @@ def test_more_replicas_never_make_first_tokens_later(demand: Demand, number: int
 def test_more_load_of_any_kind_never_makes_first_tokens_earlier(
     demand: Demand, number: int, kind: str, more: int
 ) -> None:
+    demand = replace(demand, running=max(demand.running, round(demand.lasting_running)))
     heavier: Demand = replace(demand, **{kind: getattr(demand, kind) + more})
     assert predicted(number, heavier) >= predicted(number, demand) * (1 - 1e-9)

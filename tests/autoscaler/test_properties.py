@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
 from fairlead.api.signals_message import SECONDS_BOUNDS
-from fairlead.autoscaler.arrivals import Surge
+from fairlead.autoscaler.arrivals import Recent
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of
 from fairlead.autoscaler.recommend import DEFAULT_MAX_STEP, recommend
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.autoscaler.trend import Sample
 from fairlead_common.wire.messages import StepCost
 
 NOW = 10_000.0
@@ -63,20 +64,28 @@ capacities = st.builds(
 )
 
 
+counts = st.dictionaries(st.sampled_from([3.0, 10.0, 60.0]), st.integers(0, 600)).map(
+    lambda found: sorted(found.items())
+)
+
+
+def recents(count: int, seconds: float, evidence: float = 0.0) -> Recent:
+    return Recent(seconds, count / seconds, count**0.5 / seconds, evidence)
+
+
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
     arrivals, seconds = draw(st.floats(0.0, 50.0)), draw(st.none() | st.integers(0, len(SECONDS_BOUNDS)))
     times = Buckets.seconds() if seconds is None else measured(seconds)
     return Demand(
         waiting=draw(st.integers(0, 300)),
-        lasting_waiting=draw(st.floats(0.0, 300.0)),
         oldest_wait_seconds=draw(st.floats(0.0, 30.0)),
-        surge=Surge(draw(st.sampled_from([0.0, 3.0, 40.0])), draw(st.floats(3.0, 20.0))),
         waiting_uncached_tokens=draw(st.integers(0, 5000)),
         running=draw(st.integers(0, 300)),
         arrivals_per_second=arrivals,
         arrivals_per_second_high=arrivals * draw(st.floats(1.0, 2.0)),
-        arrivals_growth=draw(st.sampled_from([0.0, 0.1, 2.0])),
+        lasting_running=draw(st.floats(0.0, 300.0)),
+        lately=tuple(recents(count, seconds, draw(st.sampled_from([0.0, 9.0]))) for seconds, count in draw(counts)),
         uncached_tokens_per_request=draw(st.floats(0.0, 1000.0)),
         prompt_tokens_per_request=draw(st.floats(0.0, 2000.0)),
         output_tokens_per_request=draw(st.floats(0.0, 300.0)),
@@ -115,7 +124,8 @@ def histories(draw: st.DrawFn) -> History:
         capacity=draw(st.none() | capacities),
         last=draw(st.none() | signals()),
         settled_at=NOW - draw(st.floats(0.0, 200.0)),
-        backlog=draw(st.integers(0, 300)),
+        rates=tuple(Sample(NOW - age, draw(st.floats(0.0, 50.0))) for age in ages),
+        asks=tuple(Want(NOW - age, 1, draw(st.integers(1, 40))) for age in ages[:2]),
         asked=draw(st.none() | st.builds(Mark, st.just(NOW), st.integers(1, 40), st.floats(0.0, 50.0))),
         regret=draw(st.none() | marks),
     )
@@ -145,9 +155,12 @@ def test_more_load_never_means_fewer_replicas(
     slower = next((place for place, count in enumerate(demand.ttft.counts) if count), None)
     changes: dict[str, Any] = {
         "waiting": demand.waiting + data.draw(more),
-        "lasting_waiting": demand.lasting_waiting + data.draw(more),
+        "lasting_running": demand.lasting_running + data.draw(more),
         "oldest_wait_seconds": demand.oldest_wait_seconds + data.draw(more),
-        "surge": replace(demand.surge, per_second=demand.surge.per_second + data.draw(more)),
+        "lately": tuple(
+            recents(round(each.per_second * each.seconds) + data.draw(more), each.seconds, each.evidence)
+            for each in demand.lately
+        ),
         "waiting_uncached_tokens": demand.waiting_uncached_tokens + data.draw(more),
         "running": demand.running + data.draw(more),
         "arrivals_per_second": arrivals,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, no_seconds, no_tokens
+from fairlead.autoscaler.arrivals import LATELY_SECONDS
 from fairlead.autoscaler.readings import ASSUMED_OUTPUT_TOKENS, STALE_SECONDS, GatewayWindow, Readings
 from fairlead.autoscaler.signals import Demand
 from fairlead_common.wire.messages import StepCost
@@ -67,7 +68,7 @@ def test_a_steady_rate_is_found_and_its_upper_bound_lies_above() -> None:
     seen = demand(steady(4, 90), steady(2, 90), now=1090.0)
     assert seen.arrivals_per_second == pytest.approx(6.0)
     assert seen.arrivals_per_second_high == pytest.approx(6.0 + 2.0 * math.sqrt(6.0 * 60.0) / 60.0)
-    assert seen.arrivals_growth == 0.0
+    assert [each.per_second for each in seen.lately] == [pytest.approx(6.0)] * len(LATELY_SECONDS)
     assert seen.num_recent_arrivals == 60
 
 
@@ -77,7 +78,9 @@ def test_a_burst_is_seen_within_seconds_as_far_as_it_is_certain() -> None:
     burst = [line(1060.0 + t, num_arrivals=20 * t) for t in (1, 2, 3)]
     seen = demand(heard(*quiet, *burst), now=1063.0)
     assert seen.arrivals_per_second == pytest.approx(60 / 10 - 3.0 * math.sqrt(60) / 10)
-    assert seen.arrivals_growth > 0.0
+    assert (seen.lately[0].seconds, seen.lately[0].per_second) == (3.0, 20.0)
+    assert seen.lately[0].error == pytest.approx(math.sqrt(60) / 3)
+    assert seen.likely_per_second == pytest.approx(20.0 - math.sqrt(60) / 6)
     few = demand(heard(*quiet, line(1061.0, num_arrivals=6)), now=1061.0)
     assert few.arrivals_per_second == pytest.approx(6 / 60)  # six requests are not yet a burst
 

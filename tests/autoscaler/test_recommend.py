@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
-from fairlead.autoscaler.arrivals import Surge
+from fairlead.autoscaler.arrivals import Recent
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.autoscaler.trend import Sample
 from fairlead_common.wire.messages import StepCost
 
 NOW = 1000.0
@@ -31,7 +32,7 @@ CAPACITY = Capacity(
 )
 WORK = {"uncached_tokens_per_request": 100.0, "prompt_tokens_per_request": 180.0, "output_tokens_per_request": 40.0}
 
-LASTING = {"running": 32, "waiting": 60, "lasting_waiting": 60.0}
+LASTING = {"running": 32, "waiting": 60}
 
 
 def signals(replicas: int = 1, **changes: Any) -> Signals:
@@ -105,33 +106,29 @@ def test_what_was_waited_for_these_replicas_counts_within_the_first_minute() -> 
 
 def test_a_queue_that_is_worked_off_before_another_replica_could_be_ready_asks_for_none() -> None:
     """One replica frees 4.3 slots a second and one request comes in that time: in 20 s it works off 66 of 60."""
-    queued = working(1, 1.0, running=32, waiting=60, lasting_waiting=60.0, cold_start_seconds=20.0)
-    result = decided(queued)
-    assert result.replicas == 1
-    assert result.reason == "1 replica: 60 requests waiting will be through before another replica could be ready"
+    queued = working(1, 1.0, running=32, waiting=60, cold_start_seconds=20.0)
+    assert decided(queued).replicas == 1
     assert decided(replace(queued, cold_start_seconds=2.0)).replicas > 1
     assert decided(working(1, 4.2, **{**LASTING, "cold_start_seconds": 20.0})).replicas > 1  # hardly any is left over
 
 
 def test_only_what_is_left_of_a_queue_asks_for_replicas() -> None:
-    """Of 60 about 33 are gone in 10 s: 27 are left, of which a replica may leave eight waiting."""
-    whole = working(1, 1.0, **{**LASTING, "cold_start_seconds": 0.0})
-    left = working(1, 1.0, **{**LASTING, "cold_start_seconds": 10.0})
+    """Two replicas free 8.6 slots a second: of 120 that wait about 38 are gone in 5 s. The later another replica could
+    be ready, the less is left for it."""
     spec = replace(SPEC, targets=ScalingTargets(queue_depth=8), scale_up=ScaleUp(max_step=20))
-    assert decided(whole, spec).replicas == 8
-    assert decided(left, spec).replicas == 4
+    queued = working(2, 1.0, running=64, waiting=120)
+    counts = [decided(replace(queued, cold_start_seconds=start), spec).replicas for start in (0.0, 2.0, 3.0, 5.0)]
+    assert counts == [5, 4, 3, 2]
 
 
 def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> None:
-    """Full steps of 32 slots take 0.148 s, so a slot is held for 7.5 s and one replica frees 4.3 a second: fourteen
-    that have waited for some seconds take 3.3 s."""
+    """Full steps of 32 slots take 0.148 s, so a slot is held for 7.5 s and one replica frees 4.3 a second: what waits
+    when a replica asked for now could be ready, with what comes until then, is to be through in 2 s or soon after."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
-    queued = working(1, 1.0, running=32, waiting=14)
-    assert decided(queued, spec).replicas == 1  # this moment
-    lasting = replace(queued, demand=replace(queued.demand, lasting_waiting=14.0))
-    assert decided(lasting, spec).replicas == 2
-    few = replace(queued, demand=replace(queued.demand, lasting_waiting=6.0))
-    assert decided(few, spec).replicas == 1
+    assert decided(working(1, 3.0, running=32, waiting=14, cold_start_seconds=5.0), spec).replicas == 1
+    assert decided(working(1, 3.0, running=32, waiting=60, cold_start_seconds=5.0), spec).replicas == 2
+    more = working(1, 3.0, running=32, waiting=14, cold_start_seconds=5.0, lately=(Recent(8.0, 8.0, 1.0),))
+    assert decided(more, spec).replicas == 2
 
 
 def test_a_request_that_has_waited_longer_than_the_target_asks_at_once() -> None:
@@ -142,12 +139,25 @@ def test_a_request_that_has_waited_longer_than_the_target_asks_at_once() -> None
 
 
 def test_a_rise_counts_before_all_of_it_is_certain() -> None:
-    """8 requests/s for four seconds, against 4.3 that one replica answers."""
+    """Nearly nine requests/s for four seconds, against 4.3 that one replica answers; chance does not explain it."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
-    risen = working(1, 1.0, running=32, waiting=3, surge=Surge(8.0, 4.0, 8.0), cold_start_seconds=20.0)
-    assert decided(risen, spec).replicas == 2
-    assert decided(risen, spec).reason == "2 replicas: 1 could not keep up with 8 requests/s"
-    assert decided(working(1, 1.0, running=32, waiting=3, surge=Surge(4.0, 4.0, 4.0)), spec).replicas == 1
+    risen, lasting = Recent(4.0, 8.7, 1.4, evidence=9.0), Recent(60.0, 1.0, 0.13)
+    result = decided(working(1, 1.0, running=32, waiting=3, lately=(risen, lasting), cold_start_seconds=20.0), spec)
+    assert result.replicas == 3
+    assert result.reason == "3 replicas: 2 would have first tokens at p90 in 5.7s (target 2s) at 8 requests/s"
+    chance = replace(risen, evidence=7.0)
+    assert decided(working(1, 1.0, running=32, lately=(chance, lasting), cold_start_seconds=20.0), spec).replicas == 1
+
+
+def test_a_growth_finds_its_replicas_a_start_ahead() -> None:
+    """From 2 to 4 requests/s in two minutes: when a replica asked for now is ready, 4.7 come."""
+    spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
+    growing = replace(LONG_AGO, rates=tuple(Sample(NOW - 120.0 + 10.0 * k, 2.0 + k / 6.0) for k in range(13)))
+    minute = (Recent(60.0, 3.5, 0.24),)
+    assert decided(working(1, 3.5, lately=minute, cold_start_seconds=30.0), spec).replicas == 1
+    assert decided(working(1, 3.5, lately=minute, cold_start_seconds=30.0), spec, growing).replicas == 2
+    level = replace(growing, rates=tuple(replace(each, per_second=3.5) for each in growing.rates))
+    assert decided(working(1, 3.5, lately=minute, cold_start_seconds=30.0), spec, level).replicas == 1
 
 
 @pytest.mark.parametrize("seconds", [1.85, 2.1])
@@ -160,7 +170,13 @@ def test_fewer_replicas_must_have_room_for_what_may_well_come() -> None:
     calm = working(2, 3.0)
     assert decided(calm).replicas == 1
     assert decided(replace(calm, demand=replace(calm.demand, arrivals_per_second_high=4.9))).replicas == 2
-    assert decided(replace(calm, demand=replace(calm.demand, running=24))).replicas == 2  # slots: 24 + 2·√24 > 32
+    assert decided(replace(calm, demand=replace(calm.demand, lasting_running=33.0))).replicas == 2
+    assert decided(replace(calm, demand=replace(calm.demand, running=33))).replicas == 1  # this moment
+
+
+def test_no_replica_goes_while_a_queue_is_worked_off() -> None:
+    """Two would work off sixty in time; but three are there."""
+    assert decided(working(3, 3.0, running=96, waiting=60, cold_start_seconds=20.0)).replicas == 3
 
 
 def test_a_fleet_without_ready_replicas_can_be_asked_for_more() -> None:
@@ -182,7 +198,7 @@ def test_starting_replicas_count_once() -> None:
     """One ready, three on their way: what waits meanwhile waits for them; more only for what keeps coming."""
     on_the_way = working(4, 7.0, ready=1, starting=3, waiting=60)
     assert decided(on_the_way).replicas == 4
-    assert "4 will be enough for up to 7 requests/s; 3 are starting" in decided(on_the_way).reason
+    assert decided(on_the_way).reason.endswith("but no replica goes while others start; 3 are starting")
     assert decided(working(4, 25.0, ready=1, starting=3, waiting=60)).replicas > 4
 
 
@@ -196,7 +212,7 @@ def test_where_nothing_is_known_of_replicas_the_same_arrivals_ask_once() -> None
 
 def test_what_replicas_were_asked_for_is_known_until_they_are_there() -> None:
     """One that fails for longer than the window, and then starts, does not ask for another."""
-    history = replace(LONG_AGO, asked=Mark(NOW - 30.0, 1, 0.5), settled_at=NOW - 20.0, backlog=9)
+    history = replace(LONG_AGO, asked=Mark(NOW - 30.0, 1, 0.5), settled_at=NOW - 20.0)
     failing = signals(2, ready=0, waiting=9, arrivals_per_second=0.5)
     first = decided(failing, history=history)
     after = history.remember(first, failing, SPEC)
@@ -205,21 +221,17 @@ def test_what_replicas_were_asked_for_is_known_until_they_are_there() -> None:
 
 
 def test_replicas_that_have_just_become_ready_may_work_off_what_waits() -> None:
-    history = replace(LONG_AGO, settled_at=NOW - 2.0, backlog=60, last=working(4, 7.0, waiting=50))
-    assert decided(working(4, 7.0, waiting=48), history=history).replicas == 4  # a window of 10 s: 60 · (1 - 2/10)
-    assert decided(working(4, 7.0, waiting=49), history=history).replicas == 4  # more slowly: within ten windows
-    late = replace(history, settled_at=NOW - 90.0)
-    assert decided(working(4, 7.0, waiting=49), history=late).replicas == 8  # by what engines say it should be gone
+    """Four free 17 slots a second, for 7 that come: a hundred are gone in ten seconds."""
+    assert decided(working(4, 7.0, running=128, waiting=100)).replicas == 4
+    assert decided(working(4, 17.0, running=128, waiting=100)).replicas > 4
 
 
 def test_replicas_asked_for_a_moment_ago_count_before_their_pods_exist() -> None:
-    before = working(1, 7.0, waiting=9)
+    before = working(1, 7.0, waiting=40, running=32)
+    asked = decided(before).replicas
     history = LONG_AGO.remember(decided(before), before, SPEC)
-    seen = working(4, 7.0, ready=1, waiting=40)
-    assert decided(seen, history=history).replicas == 4
-    later = replace(seen, time=NOW + 30.0)
-    slow = decided(later, history=history.remember(decided(seen), seen, SPEC))
-    assert slow.replicas == 4, slow  # two for 7 requests/s and one for the queue: those that fail explain its length
+    seen = replace(working(asked, 7.0, ready=1, waiting=43, running=32), time=NOW + 1.0)
+    assert decided(seen, history=history).replicas == asked
 
 
 def test_a_replica_that_hangs_is_no_capacity() -> None:

@@ -155,18 +155,19 @@ async def test_an_llmdeployment_is_read_when_it_changes_and_not_at_every_tick(mo
     assert len(read) == num_read + 1
 
 
-@pytest.mark.parametrize(("profile", "wanted"), [(None, 1), (measured_profile(), 8)])
+@pytest.mark.parametrize(("profile", "wanted"), [(None, 1), (measured_profile(), 3)])
 async def test_a_measured_profile_tells_what_the_first_replicas_will_bear(
     profile: EngineProfile | None, wanted: int
 ) -> None:
-    """800 tokens wait, of which a replica computes a hundred a second; nobody has told so but the profile."""
+    """8000 tokens wait, of which a replica computes a hundred a second: three are through within three starts. Nobody
+    has told so but the profile."""
     scaled = {"maxReplicas": 8, "minReplicas": 0, "scaleUp": {"maxStep": 8}, "targets": {"timeToFirstToken": "1200ms"}}
     named = {"profile": {"configMap": "measured"}} if profile else {}
     world = World(body(scaled, replicas=0, engine=named))
     world.pods = []
     config_map = profile_config_map(profile) if profile else None
     world.children = [*children(LLMDeployment.from_body(world.body), SETTINGS, profile=config_map)]
-    await world.tick(waiting=8, waiting_tokens=800)
+    await world.tick(waiting=80, waiting_tokens=8000)
     assert world.scales == [wanted]
 
 

@@ -3,11 +3,19 @@
 from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import Autoscaling
-from fairlead.autoscaler.policy import demand_window, scale_down_of, scale_up_of, targets_of
-from fairlead.autoscaler.prediction import foreseen
+from fairlead.autoscaler.policy import (
+    SHORTEST_DEMAND_WINDOW,
+    demand_window,
+    scale_down_of,
+    scale_up_of,
+    targets_of,
+)
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Capacity, Signals
+from fairlead.autoscaler.trend import SAMPLE_SECONDS, Sample, expected, level, seconds_back
 
+LATE_STARTS = 2.0
+"""A replica that is not ready after this many starts is no longer expected."""
 REGRET_SECONDS = 600.0
 """A scale-down was a mistake if more replicas are wanted within this time, for no more load than then."""
 REGRET_MEMORY_SECONDS = 3600.0
@@ -53,8 +61,12 @@ class History:
     """When the number of ready replicas last grew; None = it has not since the first tick."""
     active_at: float | None = None
     """When a request last came, waited or ran; None = none has since the first tick."""
-    backlog: int = 0
-    """Requests that waited when the replicas last changed."""
+    queue_at: float | None = None
+    """When a request last waited; None = none has since the first tick."""
+    rates: tuple[Sample, ...] = ()
+    """The arrivals of the last minutes, oldest first."""
+    asks: tuple[Want, ...] = ()
+    """When more replicas were asked for, and how many in all; until they are ready, oldest first."""
     asked: Mark | None = None
     """The number asked for with replicas on their way; kept for one demand window after the replicas are ready."""
     shrunk: Mark | None = None
@@ -63,13 +75,19 @@ class History:
     """The last number that proved too few soon after a scale-down."""
 
     def complete(self, signals: Signals) -> Signals:
-        """The signals, with the last known capacity where no load tells."""
-        if signals.demand.capacity is not None and signals.demand.capacity.step_cost is not None:
-            return signals
-        known = signals.demand.capacity or self.capacity
+        """The signals, with the last known capacity where no load tells, when the replicas on their way are expected,
+        and the arrivals expected then where they grow."""
+        demand, ahead = signals.demand, signals.start_seconds
+        known = demand.capacity or self.capacity
         if known is not None and known.step_cost is None and self.capacity is not None:
             known = replace(known, step_cost=self.capacity.step_cost)
-        return replace(signals, demand=replace(signals.demand, capacity=known))
+        coming = tuple((max(0.0, ask.time + ahead - signals.time), ask.desired) for ask in self.asks)
+        rates = self._rates(signals)
+        lasting = max(demand.likely_per_second, min(level(rates), demand.arrivals_per_second_high))
+        arrivals = max(lasting, expected(rates, ahead=ahead + SAMPLE_SECONDS))
+        high = max(arrivals, demand.arrivals_per_second_high)
+        seen = replace(demand, capacity=known, arrivals_per_second=arrivals, arrivals_per_second_high=high)
+        return replace(signals, demand=seen, coming=coming)
 
     def begun_with(self, capacity: Capacity | None) -> "History":
         """A history with the capacity of a measured profile, used until the first load arrives."""
@@ -85,10 +103,16 @@ class History:
             return 0.0
         return signals.time - (self.since if self.settled_at is None else self.settled_at)
 
+    def borne_seconds(self, signals: Signals) -> float:
+        """For how long requests have surely waited for nothing but the present replicas: since these had time to work
+        off the queue they found."""
+        settled = self.settled_seconds(signals)
+        return max(0.0, settled - SHORTEST_DEMAND_WINDOW - (signals.cold_start_seconds or 0.0))
+
     def borne_by_these(self, signals: Signals) -> Signals:
         """The signals with waits no older than the present replicas: waiting for a start says nothing about these
         replicas."""
-        oldest = min(signals.demand.oldest_wait_seconds, self.settled_seconds(signals))
+        oldest = min(signals.demand.oldest_wait_seconds, self.borne_seconds(signals))
         return replace(signals, demand=replace(signals.demand, oldest_wait_seconds=oldest))
 
     def quiet_seconds(self, signals: Signals) -> float:
@@ -123,12 +147,14 @@ class History:
             self,
             wants=(*self._within(now, longest), Want(now, recommendation.wanted, signals.desired)),
             capacity=self.complete(signals).demand.capacity,
+            queue_at=now if demand.waiting else self.queue_at,
+            rates=self._rates(signals),
+            asks=self._asks(recommendation, signals),
             last=signals,
             settled_at=now if changed else self.settled_at,
             grown_at=grown_at,
             active_at=max(self.since if self.active_at is None else self.active_at, now - demand.idle_seconds),
-            backlog=demand.waiting if changed else self.backlog,
-            asked=self._asked(recommendation, foreseen(signals), spec),
+            asked=self._asked(recommendation, signals, spec),
             shrunk=Mark(now, signals.desired, demand.arrivals_per_second_high)
             if 0 < signals.desired < last.desired
             else self.shrunk,
@@ -137,6 +163,21 @@ class History:
 
     def _within(self, now: float, window: float) -> tuple[Want, ...]:
         return tuple(want for want in self.wants if now - want.time <= window)
+
+    def _rates(self, signals: Signals) -> tuple[Sample, ...]:
+        """With the rate of now, where the last one is old enough and every gateway tells."""
+        now, back = signals.time, seconds_back(signals.start_seconds)
+        kept = tuple(each for each in self.rates if now - each.time <= back)
+        rate = next((each for each in signals.demand.lately if each.seconds >= SAMPLE_SECONDS), None)
+        if rate is None or not signals.is_complete or (kept and now - kept[-1].time < SAMPLE_SECONDS):
+            return kept
+        return (*kept, Sample(now, rate.per_second))
+
+    def _asks(self, recommendation: Recommendation, signals: Signals) -> tuple[Want, ...]:
+        now, number = signals.time, recommendation.replicas
+        oldest = now - LATE_STARTS * signals.start_seconds
+        kept = tuple(each for each in self.asks if signals.ready < each.desired <= number and each.time >= oldest)
+        return (*kept, Want(now, number, number)) if number > signals.desired else kept
 
     def _asked(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Mark | None:
         if recommendation.wanted > signals.desired and not self.is_same_demand(signals, spec):

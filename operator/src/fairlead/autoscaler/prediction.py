@@ -14,10 +14,13 @@ Requests beyond the slots wait. While all slots are taken, each is held for
 
     D = output tokens per request · a step of full slots + the prefill of one request for each slot
 
-seconds, so n·max_num_seqs/D slots come free per second and the wait is W(n) = waiting · D / (n·max_num_seqs)
-(`routing.waits`, as in the gateways' predictions). `waiting` counts requests that have waited for some seconds; with
-arrivals above the rate of free slots, the queue at the start of a replica asked for now. On the present replicas W is
-at least the age of the oldest request.
+seconds, so n·max_num_seqs/D slots come free per second. The wait for a slot, W(n), is the longest of
+
+- that of a request that comes when a replica asked for now could be ready, behind the queue of then: what waits now,
+  with the arrivals of the last seconds (the worst of several times, as far as they are likely), on the replicas that
+  are ready and then on those that are on their way;
+- that which chance leaves in the long run at the percentile (`waiting.lasting_wait`);
+- on the present replicas, the age of the oldest request.
 
 Then the request waits half a step, for the running step to end, and takes the time of the routers' predictor
 (`routing.predictor`) with its share of the backlog and the uncached tokens of a request at the percentile. All results
@@ -25,9 +28,11 @@ fall with n and grow with the load (property tests).
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 
+from fairlead.autoscaler.arrivals import LIKELY
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.autoscaler.waiting import after, lasting_wait
 from fairlead.routing import predictor, waits
 from fairlead_common.wire.messages import StepCost
 
@@ -35,16 +40,27 @@ MAX_KV_USE = 0.9
 """Share of a cache for running requests, above which engines soon preempt."""
 MIN_MEASURED = 10
 """First tokens needed for a measured percentile."""
-TREND_TRUST = 0.5
-"""Share of a rate's growth expected to go on while a replica starts."""
-MAX_TREND = 1.5
-"""Bound on the expected growth, as a multiple of the present rate."""
-UNKNOWN_COLD_START_SECONDS = 10.0
-"""Seconds a replica takes to start, before the first measurement."""
-LOOK_PAST_START_SECONDS = 5.0
-"""Seconds beyond its start until a replica helps: it is asked for a moment late, and begins with a queue."""
-SURGE_TRUST = 3.0
-"""A surge is expected to last this many times as long as so far."""
+HARDLY_CHANCE, LONG_SECONDS = 2.0, 8.0
+"""Standard deviations by which a recent rate is taken for less, unless requests wait and it was counted for so long."""
+TRUST = 3.0
+"""A recent rate is expected to last this many times as long as it was counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The requests without a slot when a replica asked for now could be ready."""
+
+    waiting: float
+    seconds: float
+    """Until the last of them has a slot."""
+    gone_seconds: float
+    """Until none waits; infinite = more come than leave."""
+    per_second: float
+    """The arrivals that make it so long."""
+
+
+NO_QUEUE, WORKED_OFF = Queue(0.0, 0.0, 0.0, 0.0), Queue(0.0, 0.0, 0.0, 0.0)
+"""The second instead of a queue that will soon be gone."""
 
 
 def step_seconds(num_replicas: int, demand: Demand, cost: StepCost) -> float:
@@ -75,15 +91,16 @@ def slot_seconds(demand: Demand, capacity: Capacity, cost: StepCost) -> float:
 
 
 def num_sequences(num_replicas: int, demand: Demand, cost: StepCost | None) -> float:
-    """Running requests on all replicas together: the larger of now and the long run."""
+    """Running requests on all replicas together: the larger of those that last and the long run."""
     if cost is None or not demand.output_tokens_per_second:
-        return float(demand.running)
+        return demand.lasting_running
     decodes_per_second = demand.output_tokens_per_second / cost.tokens_per_decode
-    return max(demand.running, decodes_per_second * step_seconds(num_replicas, demand, cost))
+    return max(demand.lasting_running, decodes_per_second * step_seconds(num_replicas, demand, cost))
 
 
-def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> float | None:
-    """Seconds at the percentile on `num_replicas`; infinite = overloaded, None = step cost unknown."""
+def predicted_ttft(num_replicas: int, signals: Signals, percentile: float, queue: Queue | None = None) -> float | None:
+    """Seconds at the percentile on `num_replicas`; infinite = overloaded, None = step cost unknown. `queue`: behind
+    which a request waits for its slot; None = that of `queue_ahead`."""
     demand, capacity = signals.demand, signals.demand.capacity
     if capacity is None or capacity.step_cost is None:
         return None
@@ -95,7 +112,9 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> fl
     ):
         return math.inf
     cost, sequences = capacity.step_cost, num_sequences(num_replicas, demand, capacity.step_cost)
-    wait = seconds_to_slot(num_replicas, signals, capacity, cost)
+    queue = queue or queue_ahead(num_replicas, signals) or NO_QUEUE
+    wait = seconds_to_slot(num_replicas, demand, percentile, capacity, cost)
+    wait = max(wait, queue.seconds, demand.oldest_wait_seconds if num_replicas <= signals.ready else 0.0)
     own = demand.uncached_per_request.percentile(percentile)
     own = max(demand.uncached_tokens_per_request if own is None else own, 1.0)
 
@@ -113,26 +132,55 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> fl
         )
 
     # What waits in the gateways is computed while slots come free: whichever of the two takes longer.
-    shared = compute(demand.queued_tokens / num_replicas), compute(demand.backlog_tokens / num_replicas)
+    is_past = queue is WORKED_OFF or (signals.ready and not queue.waiting)
+    backlog = demand.queued_tokens if is_past else demand.backlog_tokens
+    shared = compute(demand.queued_tokens / num_replicas), compute(backlog / num_replicas)
     return step / 2.0 + max(wait + shared[0], shared[1])
 
 
-def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cost: StepCost) -> float:
-    """W(n): seconds until the last request in the queue has a slot; with a surge, the queue when a replica asked for
-    now helps."""
-    demand, slots = signals.demand, num_replicas * capacity.max_num_seqs
-    held = slot_seconds(demand, capacity, cost)
-    if not held or not slots:
-        return 0.0
-    per_second = slots / held
-    queue, is_ready = demand.lasting_waiting, num_replicas <= signals.ready
-    surge = max(demand.surge.per_second, demand.surge.per_second_high if is_ready else 0.0)
-    if surge > per_second:
-        start = UNKNOWN_COLD_START_SECONDS if signals.cold_start_seconds is None else signals.cold_start_seconds
-        ahead = min(start + LOOK_PAST_START_SECONDS, SURGE_TRUST * demand.surge.seconds)
-        queue = max(queue, demand.waiting + (surge - per_second) * ahead)
-    wait = waits.seconds_to_slot(demand.running + queue - slots, per_second)
-    return max(wait, demand.oldest_wait_seconds) if is_ready else wait
+def queue_ahead(num_replicas: int, signals: Signals, *, soon: bool = False) -> Queue | None:
+    """The queue by the likely arrivals of the last seconds; None = the step cost is unknown. `soon`: after the time
+    that one request holds its slot, instead of a start."""
+    demand, capacity = signals.demand, signals.demand.capacity
+    if capacity is None or capacity.step_cost is None:
+        return None
+    held = slot_seconds(demand, capacity, capacity.step_cost)
+    if not held:
+        return NO_QUEUE
+    ahead = min(held, signals.start_seconds) if soon else signals.start_seconds
+    lately = ((each, demand.waiting and each.seconds >= LONG_SECONDS) for each in demand.lately)
+    rates = [(each.less(LIKELY if is_sure else HARDLY_CHANCE), TRUST * each.seconds) for each, is_sure in lately]
+    slots, worst = num_replicas * capacity.max_num_seqs, NO_QUEUE
+    for rate, lasts in [(demand.arrivals_per_second, math.inf), *rates]:
+        waiting = _inside(ahead, num_replicas, signals, rate, lasts, held) - slots
+        if waiting > worst.waiting:
+            lasting = rate if lasts >= ahead else min(rate, demand.arrivals_per_second)
+            growth = lasting - slots / held
+            gone = waiting / -growth if growth < 0.0 else math.inf
+            worst = Queue(waiting, waiting * held / slots, max(gone, worst.gone_seconds), rate)
+    return worst
+
+
+def _inside(ahead: float, num_replicas: int, signals: Signals, rate: float, lasts: float, held: float) -> float:
+    """Requests that wait or run in `ahead` seconds. `lasts`: for how long the rate is expected; then the lasting one
+    follows."""
+    demand, each = signals.demand, signals.demand.capacity
+    assert each is not None
+    inside, now = float(demand.waiting + demand.running), 0.0
+    times = sorted({min(lasts, ahead), ahead, *(at for at, _ in signals.coming if at < ahead)})
+    for time in times:
+        ready = max([signals.ready, *(number for at, number in signals.coming if at <= now)])
+        slots = min(num_replicas, ready) * each.max_num_seqs
+        per_second = rate if now < lasts else min(rate, demand.arrivals_per_second)
+        inside = after(time - now, inside=inside, per_second=per_second, slots=slots, held=held)
+        now = time
+    return inside
+
+
+def seconds_to_slot(num_replicas: int, demand: Demand, percentile: float, capacity: Capacity, cost: StepCost) -> float:
+    """The wait that chance leaves in the long run."""
+    held, slots = slot_seconds(demand, capacity, cost), num_replicas * capacity.max_num_seqs
+    return lasting_wait(percentile, per_second=demand.arrivals_per_second, slots=slots, held=held) if held else 0.0
 
 
 def has_slots(num_replicas: int, demand: Demand, capacity: Capacity, *, deviations: float = 0.0) -> bool:
@@ -162,13 +210,16 @@ def recent_ttft(demand: Demand, percentile: float) -> float | None:
     return demand.recent_ttft.percentile(percentile) if demand.recent_ttft.total >= MIN_MEASURED else None
 
 
-def expected_ttft(num_replicas: int, signals: Signals, percentile: float, measured: float | None) -> float | None:
+def expected_ttft(
+    num_replicas: int, signals: Signals, percentile: float, measured: float | None, queue: Queue | None = None
+) -> float | None:
     """The prediction, corrected by the measurement on the ready replicas; None = neither is known.
 
     The larger of the two where both are known: more replicas share the measured time, fewer are no faster. Without a
-    prediction, the measured time is shared in proportion, as by Kubernetes' own autoscaler.
+    prediction, the measured time is shared in proportion, as by Kubernetes' own autoscaler. `queue`: as of
+    `predicted_ttft`.
     """
-    predicted = predicted_ttft(num_replicas, signals, percentile)
+    predicted = predicted_ttft(num_replicas, signals, percentile, queue)
     if measured is None or not signals.ready:
         return predicted
     share = signals.ready / num_replicas
@@ -189,43 +240,6 @@ def predicted_waiting(num_replicas: int, signals: Signals) -> float:
     if capacity is None:
         return demand.waiting + demand.running * (1.0 - num_replicas / signals.ready)
     return demand.waiting + max(0.0, demand.running - capacity.max_num_seqs * num_replicas)
-
-
-def foreseen(signals: Signals) -> Signals:
-    """The signals with the arrivals expected when a replica asked for now will be ready. Never fewer than now.
-
-    Half of a certain growth is taken to go on for a cold start, up to half as many again: a rise that ends as a step is
-    hardly overdone, and a longer rise finds its replica earlier.
-    """
-    demand = signals.demand
-    grown = demand.arrivals_growth * TREND_TRUST * (signals.cold_start_seconds or 0.0)
-    arrivals = min(demand.arrivals_per_second + grown, demand.arrivals_per_second * MAX_TREND)
-    high, low = max(arrivals, demand.arrivals_per_second_high), demand.arrivals_per_second_low
-    if low is not None and demand.arrivals_per_second:
-        low *= arrivals / demand.arrivals_per_second
-    expected = replace(demand, arrivals_per_second=arrivals, arrivals_per_second_high=high, arrivals_per_second_low=low)
-    return replace(signals, demand=expected)
-
-
-def worked_off(signals: Signals) -> Signals:
-    """The signals with the queue left when a replica asked for now is ready. The ready replicas serve the rest
-    themselves, even at the upper estimate of arrivals."""
-    demand, capacity = signals.demand, signals.demand.capacity
-    if not demand.waiting or capacity is None or capacity.step_cost is None:
-        return signals
-    held = slot_seconds(demand, capacity, capacity.step_cost)
-    per_second = signals.ready * capacity.max_num_seqs / held if held else 0.0
-    arrivals = max(demand.likely_arrivals_per_second, demand.arrivals_per_second_high)
-    gone = max(0.0, per_second - arrivals) * (signals.cold_start_seconds or 0.0)
-    share = max(0.0, 1.0 - gone / demand.waiting)
-    left = replace(
-        demand,
-        waiting=math.ceil(demand.waiting * share),
-        waiting_uncached_tokens=math.ceil(demand.waiting_uncached_tokens * share),
-        lasting_waiting=max(0.0, demand.lasting_waiting - gone),
-        oldest_wait_seconds=demand.oldest_wait_seconds if share else 0.0,
-    )
-    return replace(signals, demand=left)
 
 
 def _prefill_seconds_per_request(demand: Demand, cost: StepCost) -> float:

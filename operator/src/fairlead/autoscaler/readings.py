@@ -4,10 +4,9 @@ Fed by the operator with each line from `fleet/gateways.py`. Counters become dif
 restart begins anew and never counts backwards. Knows nothing of replicas or targets.
 
 Rates are measured over 60 s, with little noise, and over shorter times with an allowance for chance (`arrivals.py`).
-The certain rate is the minute's, or the certain rate of the last 10 s if higher. A falling rate is believed over the
-scale-down window (10 s to 60 s) once certain: the upper bound, for which there must be room before a replica goes, is
-the lower of two deviations above the minute's rate and three above the window's. Averages per request depend on the
-workload rather than on the moment, and are always measured over 60 s.
+A falling rate is believed over the scale-down window (10 s to 60 s) once certain: the upper bound, for which there must
+be room before a replica goes, is the lower of two deviations above the minute's rate and three above the window's.
+Averages per request depend on the workload rather than on the moment, and are always measured over 60 s.
 """
 
 import math
@@ -16,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from fairlead.api.signals_message import INTERVAL_SECONDS, ModelSignals, ReplicaSignals, SignalsLine
-from fairlead.autoscaler.arrivals import CAREFUL, SURE, SURGE_SECONDS, Count, at_least, error, rate, surge
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine
+from fairlead.autoscaler.arrivals import CAREFUL, LATELY_SECONDS, SURE, Count, at_least, error, rate, recent
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
 from fairlead.autoscaler.signals import Capacity, Demand
@@ -26,16 +25,11 @@ from fairlead_common.wire.messages import LOAD_STALE_SECONDS
 STALE_SECONDS = 5.0
 """A gateway silent for longer (lines come every second) may have unreported requests."""
 LASTING_SECONDS = 3.0
-"""A queue present for all of this time is not due to chance."""
-QUEUE_SECONDS = 1.5
-"""A queue present at two lines counts for the detection of a rise."""
+"""A request that was the oldest for all of this time waits in earnest."""
 ASSUMED_OUTPUT_TOKENS = 128.0
 """Tokens per answer, until the first answer has ended."""
 _KEPT_SECONDS = 0.5
 """A line replaces the line before within this time: ten requests to a sleeping model make ten lines."""
-_BETWEEN_WINDOWS = (LONGEST_DEMAND_WINDOW - SHORTEST_DEMAND_WINDOW) / 2.0
-"""Seconds between the middles of the last 10 s and the last 60 s: the time in which a difference of their rates
-arose."""
 _NOTHING = ModelSignals()
 
 
@@ -163,39 +157,38 @@ class Readings:
         """The demand for a model (`namespace/name`), with rates over `window` seconds (`policy.demand_window`)."""
         windows, latest = self.windows, [each.latest for each in self.windows]
         now = [last.line.models.get(model, _NOTHING) for last in latest]
-        spans, recent, workload = (
+        spans, newest, workload = (
             [each.span(model, seconds) for each in windows]
             for seconds in (window, SHORTEST_DEMAND_WINDOW, LONGEST_DEMAND_WINDOW)
         )
         ages = [self.time - last.time for last in latest]
         oldest = self.time - LOAD_STALE_SECONDS
         loads = {uid: said.load for uid, said in newest_loads(latest, model).items() if said.time >= oldest}
-        minute, last = [each.arrivals for each in workload], [each.arrivals for each in recent]
+        minute, last = [each.arrivals for each in workload], [each.arrivals for each in newest]
         lasting = [each.arrivals for each in spans]
         sure = max(min(sum(map(_sure_rate, lasting)), sum(map(_sure_rate, minute))), at_least(last))
-        lately = {seconds: [each.span(model, seconds).arrivals for each in windows] for seconds in SURGE_SECONDS}
-        is_queue = any(each.least(model, "waiting", QUEUE_SECONDS) for each in windows)
-        queue = [each.span(model, INTERVAL_SECONDS).arrivals for each in windows] if is_queue else ()
         waiting, uncached = (
             sum(getattr(each, name) for each in now) for name in ("waiting", "waiting_uncached_tokens")
+        )
+        rates = (
+            recent(seconds, [each.span(model, seconds).arrivals for each in windows], minute)
+            for seconds in LATELY_SECONDS
         )
         waiting_uncached = uncached / waiting if waiting else 0.0  # all that is known before a first one was dispatched
         return Demand(
             waiting=waiting,
             waiting_uncached_tokens=uncached,
-            lasting_waiting=sum(each.least(model, "waiting", LASTING_SECONDS) for each in windows),
             oldest_wait_seconds=max(
                 (each.least(model, "oldest_wait_seconds", LASTING_SECONDS) for each in windows), default=0.0
             ),
             running=sum(each.running for each in now),
+            lasting_running=sum(each.least(model, "running", SHORTEST_DEMAND_WINDOW) for each in windows),
             arrivals_per_second=sure,
-            arrivals_per_second_low=max(min(at_least(lasting), at_least(minute)), at_least(last)),
             arrivals_per_second_high=max(
                 sure, min(rate(minute) + CAREFUL * error(minute), rate(lasting) + SURE * error(lasting))
             ),
             num_recent_arrivals=sum(count.number for count in last),
-            arrivals_growth=max(0.0, at_least(last) - rate(minute)) / _BETWEEN_WINDOWS,
-            surge=surge(minute, lately, queue=queue),
+            lately=tuple(each for each in rates if each is not None),
             uncached_tokens_per_request=_mean(workload, "uncached_prompt_tokens", _dispatched, waiting_uncached),
             prompt_tokens_per_request=_mean(workload, "prompt_tokens", _dispatched, waiting_uncached),
             output_tokens_per_request=_mean(workload, "output_tokens", _answered, ASSUMED_OUTPUT_TOKENS),
@@ -203,7 +196,7 @@ class Readings:
                 Buckets.plus, (each.buckets("uncached_per_request") for each in workload), Buckets.tokens()
             ),
             ttft=_times(workload, "ttft"),
-            recent_ttft=_times(recent, "ttft"),
+            recent_ttft=_times(newest, "ttft"),
             predicted_ttft=_times(workload, "predicted_ttft"),
             idle_seconds=self.time - max((each.active_at.get(model, -math.inf) for each in windows), default=self.time),
             loads=loads,

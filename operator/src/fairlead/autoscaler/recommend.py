@@ -7,7 +7,6 @@ from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.quantities import format_duration
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, scale_up_of
-from fairlead.autoscaler.prediction import foreseen
 from fairlead.autoscaler.recommendation import Draft, Recommendation, are, counted, seconds_in_words
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.want import want
@@ -19,7 +18,7 @@ DEFAULT_MAX_STEP = 4
 def recommend(signals: Signals, spec: Autoscaling, history: History) -> Recommendation:
     """The smallest number of replicas that meets the targets, reached without haste. `history`: of the earlier
     ticks."""
-    seen = foreseen(history.complete(signals))
+    seen = history.complete(signals)
     draft = want(seen, spec, history)  # the smallest number that is enough
     draft = stabilise(draft, seen, spec, history)  # more only when it lasts, fewer only when it is sure
     return limit(draft, seen, spec, history).explained(seen)  # not too many at once; minReplicas and maxReplicas

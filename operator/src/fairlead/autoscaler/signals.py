@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.arrivals import NO_SURGE, Surge
+from fairlead.autoscaler.arrivals import CAREFUL, SHORTEST_RATE_SECONDS, Recent, risen
 from fairlead.autoscaler.buckets import Buckets
 from fairlead_common.wire.messages import StepCost
 from fairlead_common.wire.profiles import EngineProfile
+
+UNKNOWN_COLD_START_SECONDS = 10.0
+"""Seconds a replica takes to start, before the first measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +70,19 @@ class Demand:
     """Prompt tokens of the waiting requests, less cached tokens."""
     oldest_wait_seconds: float = 0.0
     """Age of the oldest waiting request; the minimum over the last seconds."""
-    lasting_waiting: float = 0.0
-    """Requests waiting at every moment of the last seconds."""
     running: int = 0
     """Requests sent to replicas and not finished."""
+    lasting_running: float = 0.0
+    """The fewest of these in the last seconds."""
     arrivals_per_second: float = 0.0
     """Arriving requests: the counted rate over a long enough time, else the certain rate."""
-    arrivals_per_second_low: float | None = None
-    """Requests certain to arrive: a replica is added for these before any request waits, so chance alone adds none. At
-    most `arrivals_per_second`; None = equal to it."""
     arrivals_per_second_high: float = 0.0
     """Upper estimate of arriving requests, for which there must be room before a replica goes. At least
     `arrivals_per_second`."""
     num_recent_arrivals: int = 0
     """Requests that came within the last few seconds."""
-    arrivals_growth: float = 0.0
-    """By how many requests per second the rate grows each second; 0 where it does not grow for sure."""
-    surge: Surge = NO_SURGE
-    """The rate since a certain rise: most likely, long before all of it is certain."""
+    lately: tuple[Recent, ...] = ()
+    """The rates of the last seconds, over ever longer times."""
     uncached_tokens_per_request: float = 0.0
     """Uncached prompt tokens per request, on average."""
     prompt_tokens_per_request: float = 0.0
@@ -115,14 +113,10 @@ class Demand:
     """Gateways whose last line is too old to exclude later requests."""
 
     @property
-    def sure_arrivals_per_second(self) -> float:
-        """Requests certain to arrive; beyond these, the queue decides."""
-        return self.arrivals_per_second if self.arrivals_per_second_low is None else self.arrivals_per_second_low
-
-    @property
-    def likely_arrivals_per_second(self) -> float:
-        """Requests that most likely come."""
-        return max(self.arrivals_per_second, self.surge.per_second)
+    def likely_per_second(self) -> float:
+        """Requests that most likely keep coming."""
+        lasting = [each.less(CAREFUL) for each in self.lately if each.seconds >= SHORTEST_RATE_SECONDS]
+        return max(risen(self.lately, is_queue=self.waiting > 0), *(lasting or [self.arrivals_per_second]))
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -178,12 +172,20 @@ class Signals:
     cold_start_seconds: float | None = None
     """Measured seconds from the request for a replica to its readiness; None = never measured."""
 
+    coming: tuple[tuple[float, int], ...] = ()
+    """When replicas on their way are expected: seconds from now, and how many are ready then in all. As far as known
+    (`History.complete`), the soonest first."""
     hanging: int = 0
     """Replicas in a step without an end in sight; asked for, but not counted as capacity."""
 
     def expecting(self, arrivals_per_second: float) -> Self:
         """The same with another rate of arrivals."""
         return replace(self, demand=replace(self.demand, arrivals_per_second=arrivals_per_second))
+
+    @property
+    def start_seconds(self) -> float:
+        """Seconds until a replica asked for now could be ready."""
+        return UNKNOWN_COLD_START_SECONDS if self.cold_start_seconds is None else self.cold_start_seconds
 
     @property
     def lost(self) -> int:
@@ -201,7 +203,7 @@ class Signals:
         demand, cost = self.demand, self.demand.capacity.step_cost if self.demand.capacity else None
         own = ("desired", "ready", "starting", "draining", "hanging")
         asked = (
-            "waiting", "oldest_wait_seconds", "running", "arrivals_per_second", "likely_arrivals_per_second",
+            "waiting", "oldest_wait_seconds", "running", "arrivals_per_second",
             "uncached_tokens_per_request", "output_tokens_per_request", "backlog_tokens",
         )  # fmt: skip
         figures: dict[str, int | float | None] = {

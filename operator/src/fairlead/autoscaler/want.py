@@ -1,19 +1,15 @@
 """The smallest number of replicas without a shortfall, for the present demand.
 
 Called by `recommend`, which reaches the number without haste. The present number has an advantage: more are wanted only
-if a target is missed by more than the tolerance, fewer only with room for chance (`lack_of_room`). Between the two,
-noise changes nothing.
+if a target is missed by more than the tolerance, fewer only if they also suffice for the most that may well come
+(`lack_of_room`). Between the two, noise changes nothing.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
-
-import msgspec
 
 from fairlead.api.llmdeployment import Autoscaling
-from fairlead.autoscaler.arrivals import NO_SURGE
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import (
     LONGEST_DEMAND_WINDOW,
@@ -24,25 +20,24 @@ from fairlead.autoscaler.policy import (
     targets_of,
 )
 from fairlead.autoscaler.prediction import (
+    WORKED_OFF,
     expected_ttft,
     has_cache,
     has_slots,
     measured_ttft,
     num_sequences,
     predicted_waiting,
+    queue_ahead,
     recent_ttft,
     step_seconds,
-    worked_off,
 )
 from fairlead.autoscaler.recommendation import Draft, counted, per_second, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Signals
 
 STILL_WORTH = 0.9
 """Share of the arrivals at a regret, below which the same number is tried again."""
-ROOM_DEVIATIONS = 2.0
-"""Standard deviations of the number of running requests, for which there must be slots before a replica goes."""
-SLOW_STARTS = 10.0
-"""A queue gone within this many starts of a replica asks for one replica beyond the lasting need."""
+DRAIN_STARTS = 3.0
+"""A queue that is gone within this many starts of a replica asks for no others."""
 
 
 def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
@@ -56,27 +51,20 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
     current, most = max(1, min(signals.desired, most_replicas(spec))), most_replicas(spec)
     measured = _measured(signals, spec, history)
     tolerance, lost = targets_of(spec).tolerance / 100.0, signals.lost
-    waiting = counted(signals.demand.waiting, "request")
-    sure = signals.expecting(signals.demand.sure_arrivals_per_second)
-    likely = worked_off(signals.expecting(signals.demand.likely_arrivals_per_second))
+    waiting, rate = counted(signals.demand.waiting, "request"), per_second(signals.demand.arrivals_per_second)
 
     def lacking(number: int) -> str:
-        return shortfall(max(1, number - lost), likely, spec, measured=measured)
+        return shortfall(max(1, number - lost), signals, spec, measured=measured)
 
     def tight(number: int) -> str:
         room = lack_of_room(max(1, number - lost), signals, spec, measured=measured)
         return room or _regretted(number, signals, history)
 
-    if shortfall(max(1, current - lost), sure, spec, measured=measured, tolerance=tolerance):
+    if shortfall(max(1, current - lost), signals, spec, measured=measured, tolerance=tolerance):
         number = _smallest(current, most, lacking)
         if (credited := _credit(number, signals, spec, history)) < number:
-            demand = signals.demand
-            fewer = f"{credited - 1} {lacking(credited - 1)}" if credited > 1 else f"{waiting} waiting"
-            rate = per_second(max(demand.arrivals_per_second_high, demand.likely_arrivals_per_second))
-            return Draft(credited, credited, f"{fewer}, and {credited} will be enough for up to {rate}")
-        if number == current and not lacking(current):
-            because = f"{waiting} waiting will be through before another replica could be ready"
-            return Draft(current, current, because)
+            because = f"{waiting} waiting, and {credited} were asked for at {rate}"
+            return Draft(credited, credited, because)
         return _draft(number, lacking, signals, spec, measured)
     return _draft(_smallest(1, current, tight), tight, signals, spec, measured)
 
@@ -99,8 +87,7 @@ def _draft(
     if not (demand.waiting or demand.running or demand.arrivals_per_second_high):
         parts = ["no requests lately"]
     if targets.time_to_first_token is not None:
-        sure = signals.expecting(demand.sure_arrivals_per_second)
-        expected = expected_ttft(1, sure, targets.percentile, measured)
+        expected = expected_ttft(1, signals, targets.percentile, measured)
         if expected is not None and math.isfinite(expected):
             target = seconds_in_words(targets.time_to_first_token)
             parts.append(f"first tokens at p{targets.percentile} in {seconds_in_words(expected)} (target {target})")
@@ -122,15 +109,16 @@ def _sleep(signals: Signals, spec: Autoscaling, history: History) -> Draft | Non
 
 
 def _measured(signals: Signals, spec: Autoscaling, history: History) -> float | None:
-    """The time to first token on the present replicas. A request that waited for a start says nothing about their
-    speed, so in the first minute after a change the recent measurement is capped: at the time since these replicas had
-    worked off the queue they found."""
-    demand, percentile = signals.demand, targets_of(spec).percentile
-    settled = history.settled_seconds(signals)
-    if settled >= LONGEST_DEMAND_WINDOW:
+    """The time to first token on the present replicas; None where it is explained. A request that waited for a start or
+    in a queue says nothing about the replicas' speed: after a queue, a few seconds are left out where step costs are
+    known, and in the first minute after a change the time is capped at `borne_seconds`."""
+    demand, percentile, queue_at = signals.demand, targets_of(spec).percentile, history.queue_at
+    is_known = demand.capacity is not None and demand.capacity.step_cost is not None
+    if is_known and queue_at is not None and signals.time - queue_at <= SHORTEST_DEMAND_WINDOW:
+        return None
+    if history.settled_seconds(signals) >= LONGEST_DEMAND_WINDOW:
         return measured_ttft(demand, percentile)
-    since = settled - SHORTEST_DEMAND_WINDOW - (signals.cold_start_seconds or 0.0)
-    lately = recent_ttft(demand, percentile)
+    since, lately = history.borne_seconds(signals), recent_ttft(demand, percentile)
     return None if lately is None or since <= 0.0 else min(lately, since)
 
 
@@ -146,53 +134,16 @@ def _regretted(number: int, signals: Signals, history: History) -> str:
 
 
 def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) -> int:
-    """The number wanted, at most `number`, with credit for replicas on their way: waiting requests ask for no others
-    while these start, nor afterwards while the queue shrinks in time. Beyond these, replicas are wanted only for
-    lasting arrivals, plus one for a slow queue. A queue that does not shrink, against the engines' step costs, asks for
-    replicas itself."""
-    lasting = _for_what_keeps_coming(signals, spec, history)
-    if lasting is None:
+    """The number wanted, at most `number`. Where nothing is known of the engines' steps, what waits asks for no others
+    while the replicas start that were asked for as many arrivals, and for one more while these work off the queue."""
+    capacity, asked = signals.demand.capacity, history.asked
+    if asked is None or (capacity and capacity.step_cost) or not history.is_same_demand(signals, spec):
         return number
-    start, seconds = max(demand_window(spec), signals.cold_start_seconds or 0.0), history.settled_seconds(signals)
-    asked_lately = seconds < SHORTEST_DEMAND_WINDOW and signals.desired > signals.ready  # their pods may not exist yet
-    if signals.starting > 0 or asked_lately or _on_course(signals, history, start):
-        return min(number, max(signals.desired, lasting))
-    is_early = seconds < demand_window(spec) or signals.ready <= lasting  # nothing shrinks yet, or cannot
-    is_explained = history.backlog and seconds < SLOW_STARTS * start and is_early
-    if is_explained or _on_course(signals, history, SLOW_STARTS * start):
-        return min(number, max(signals.desired, lasting + 1))
-    return number
-
-
-def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History) -> int | None:
-    """Replicas for the arrivals after the queue is gone; without a step cost, the number already asked for as many
-    arrivals. None = unknown."""
-    demand, asked = signals.demand, history.asked
-    if demand.capacity is None or demand.capacity.step_cost is None:
-        return asked.replicas if asked is not None and history.is_same_demand(signals, spec) else None
-    loads = {uid: msgspec.structs.replace(load, queued_prefill_tokens=0) for uid, load in demand.loads.items()}
-    empty = replace(
-        demand,
-        waiting=0,
-        lasting_waiting=0.0,
-        oldest_wait_seconds=0.0,
-        waiting_uncached_tokens=0,
-        running=0,  # all slots are taken as long as a queue is worked off
-        loads=loads,
-    )
-    most = max(demand.likely_arrivals_per_second, demand.surge.per_second_high)
-    calm = replace(signals, demand=replace(empty, arrivals_per_second=most, surge=NO_SURGE))
-    enough = _smallest(1, most_replicas(spec), lambda number: shortfall(number, calm, spec, measured=None))
-    return enough + signals.lost
-
-
-def _on_course(signals: Signals, history: History, seconds: float) -> bool:
-    """Whether the queue found by the last ready replica will be gone within `seconds`."""
-    if history.last is None:
-        return False
-    passed = history.settled_seconds(signals)
-    backlog = history.backlog if passed else history.last.demand.waiting
-    return backlog > 0 and signals.demand.waiting <= backlog * (1.0 - passed / seconds)
+    seconds = history.settled_seconds(signals)
+    if signals.starting > 0 or (seconds < SHORTEST_DEMAND_WINDOW and signals.desired > signals.ready):
+        return min(number, max(signals.desired, asked.replicas))
+    is_early = seconds < demand_window(spec) or signals.ready < signals.desired
+    return min(number, max(signals.desired, asked.replicas + 1)) if is_early else number
 
 
 def shortfall(
@@ -202,27 +153,30 @@ def shortfall(
     *,
     measured: float | None,
     tolerance: float = 0.0,
+    soon: bool = False,
 ) -> str:
     """The problem with this number of replicas, to follow the number: "would leave 14 requests waiting …". Empty = no
     problem.
 
     `measured`: the time to first token at the target percentile, None = ignored. `tolerance`: share by which the target
-    may be missed.
+    may be missed. `soon`: as of `queue_ahead`.
     """
-    targets = targets_of(spec)
-    waiting = predicted_waiting(num_replicas, signals)
+    targets, queue = targets_of(spec), queue_ahead(num_replicas, signals, soon=soon)
+    waiting = predicted_waiting(num_replicas, signals) if queue is None else queue.waiting
+    if queue and queue.waiting and not soon and queue.gone_seconds <= DRAIN_STARTS * signals.start_seconds:
+        queue, waiting = WORKED_OFF, 0.0
     if targets.queue_depth is not None and waiting > targets.queue_depth * num_replicas:
         return f"would leave {counted(math.ceil(waiting), 'request')} waiting (queueDepth {targets.queue_depth})"
     target = targets.time_to_first_token
     if target is None:
         return ""
-    expected = expected_ttft(num_replicas, signals, targets.percentile, measured)
+    expected = expected_ttft(num_replicas, signals, targets.percentile, measured, queue)
     if expected is None or expected <= target * (1.0 + tolerance):
         return ""
     if math.isinf(expected):
         return overload(num_replicas, signals)
     would = "have" if num_replicas == signals.ready and expected == measured else "would have"
-    arrivals = per_second(signals.demand.likely_arrivals_per_second)
+    arrivals = per_second(signals.demand.arrivals_per_second)
     return (
         f"{would} first tokens at p{targets.percentile} in {seconds_in_words(expected)} "
         f"(target {seconds_in_words(target)}) at {arrivals}"
@@ -230,27 +184,29 @@ def shortfall(
 
 
 def lack_of_room(num_replicas: int, signals: Signals, spec: Autoscaling, *, measured: float | None) -> str:
-    """Why going down to this number would be rash: a shortfall at slightly more than the certain arrivals, or no slots
-    left for chance. Empty = there is room."""
+    """Why going down to this number would be rash: a shortfall, with some to spare, at the most that may well come.
+    Empty = there is room."""
     demand, tolerance = signals.demand, targets_of(spec).tolerance / 100.0
     careful = signals.expecting(max(demand.arrivals_per_second, demand.arrivals_per_second_high))
-    return overload(num_replicas, careful, deviations=ROOM_DEVIATIONS) or shortfall(
-        num_replicas, careful, spec, measured=measured, tolerance=-tolerance
-    )
+
+    def lack(soon: bool) -> str:
+        return shortfall(num_replicas, careful, spec, measured=measured, tolerance=-tolerance, soon=soon)
+
+    return overload(num_replicas, careful) or lack(soon=True) or lack(soon=False)
 
 
-def overload(num_replicas: int, signals: Signals, *, deviations: float = 0.0) -> str:
+def overload(num_replicas: int, signals: Signals) -> str:
     """Why this number cannot suffice, whatever the targets. Empty = it can, or the capacity is unknown."""
     demand, capacity = signals.demand, signals.demand.capacity
     if capacity is None:
         return ""
     if capacity.step_cost and math.isinf(step_seconds(num_replicas, demand, capacity.step_cost)):
         return f"could not keep up with {per_second(demand.arrivals_per_second)}"
-    if not has_slots(num_replicas, demand, capacity, deviations=deviations):
+    if not has_slots(num_replicas, demand, capacity):
         sequences = num_sequences(num_replicas, demand, capacity.step_cost)
         slots = capacity.max_num_seqs * num_replicas
-        expected = math.ceil(sequences + deviations * math.sqrt(sequences))
-        return f"would have {counted(slots, 'slot')} for up to {counted(expected, 'request')} at a time"
+        expected = f"{counted(math.ceil(sequences), 'request')} at a time"
+        return f"would have {counted(slots, 'slot')} for {expected}"
     if not has_cache(num_replicas, demand, capacity):
         use = demand.kv_blocks_used / (capacity.kv_blocks * num_replicas) if capacity.kv_blocks else 1.0
         return f"would have their caches {rounded(100.0 * use):g} % full"
