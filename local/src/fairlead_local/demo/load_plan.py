@@ -5,7 +5,6 @@ counts that gateways would report for the newest loads of the engines.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,8 +13,8 @@ import msgspec
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_tokens
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, demand_window, scale_to_zero_after
-from fairlead.autoscaler.prediction import foreseen, slot_seconds
+from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, demand_window, scale_to_zero_after, targets_of
+from fairlead.autoscaler.prediction import slot_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.want import want
@@ -115,7 +114,7 @@ def wanted(crowd: Crowd, speed: Speed, spec: Autoscaling, *, ready: int) -> int:
         window = window.hear(line, second)
     demand = Readings(minute, (window,), 0).demand(_MODEL, demand_window(spec))
     signals = Signals(time=minute, desired=ready, ready=ready, starting=0, draining=0, demand=demand)
-    return want(foreseen(signals), spec, History(since=0.0)).replicas
+    return want(signals, spec, History(since=0.0)).replicas
 
 
 def _counted(number: int, crowd: Crowd, speed: Speed, *, waiting: int, running: int, ready: int) -> ModelSignals:
@@ -144,11 +143,14 @@ def _counted(number: int, crowd: Crowd, speed: Speed, *, waiting: int, running: 
 
 
 def many(speed: Speed, spec: Autoscaling) -> Crowd:
-    """The fewest clients for which one replica does not suffice, at least two per slot."""
-    slots = speed.capacity.max_num_seqs
-    numbers = range(slots + 1, slots + MOST_WAITING)
-    enough = bisect_left(numbers, True, key=lambda clients: wanted(Crowd(clients=clients), speed, spec, ready=1) > 1)
-    return Crowd(clients=max(2 * slots, slots + 1 + enough + SPARE_CLIENTS))
+    """Clients of which more wait than one replica may let wait, at least two per slot. They ask again when they are
+    answered, so their rate says nothing: only the line does."""
+    slots, targets = speed.capacity.max_num_seqs, targets_of(spec)
+    limits = [MOST_WAITING] if targets.queue_depth is None else [MOST_WAITING, targets.queue_depth]
+    if targets.time_to_first_token is not None:
+        longest = targets.time_to_first_token * (1 + targets.tolerance / 100)
+        limits.append(math.ceil(longest * slots / speed.seconds(slots)))
+    return Crowd(clients=max(2 * slots, slots + 1 + min(limits) + SPARE_CLIENTS))
 
 
 def few(speed: Speed, spec: Autoscaling) -> Crowd:
