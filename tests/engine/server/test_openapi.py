@@ -52,6 +52,7 @@ REQUESTS = {
 PATHS = {("post", path) for path in REQUESTS} | {
     ("post", "/v1/chat/completions/{id}/inject"),
     ("post", "/fairlead/v1/drain"),
+    ("post", "/invocations"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{id}"),
     *(("get", f"/api/{name}") for name in ("tags", "ps", "version")),
@@ -151,7 +152,7 @@ async def test_what_streams_says_so(document: dict[str, Any]) -> None:
         for (_, path), operation in operations(document).items()
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
-    assert streams == {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
+    assert streams == {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/invocations"}
     for path in ("/api/chat", "/api/generate"):
         content = operations(document)["post", path]["responses"]["200"]["content"]
         assert set(content) == {"application/json", "application/x-ndjson"}

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from fairlead_common.http.cross_origin import CrossOrigin, origins_of
 from fairlead_common.http.pages import DOCUMENT_FOLDER, HEADERS, Page, read_pages
 from fairlead_common.openai.translate import TRANSLATED_PATHS, ollama, ollama_answers
+from fairlead_common.openai.translate.invocations import INVOCATIONS_PATH, Invocation
 from fairlead_common.openai.translate.messages import (
     COUNT_TOKENS_PATH,
     CountTokensRequest,
@@ -159,6 +160,13 @@ _RAW = (
         "The vector of a text in Ollama's older form",
         ollama.OllamaEmbeddingsRequest,
         refusal=OllamaError,
+    ),
+    RawOperation(
+        INVOCATIONS_PATH,
+        "invoke",
+        "Whatever the body's fields are for: a chat, a completion, embeddings, ranks or scores",
+        Invocation,
+        streams=_EVENTS,
     ),
     *(
         RawOperation(

@@ -8,6 +8,7 @@ models have a path below `/v1/models` as theirs, and no body.
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fairlead_common.openai.translate.invocations import INVOCATIONS_PATH, Invocations
 from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, CountTokens
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
 from fairlead_common.openai.translate.ollama_answers import (
@@ -56,6 +57,7 @@ _TRANSLATIONS: Mapping[str, Callable[[], Translation]] = {
     GENERATE_PATH: OllamaGenerate,
     EMBED_PATH: OllamaEmbed,
     OLDER_EMBED_PATH: OllamaEmbeddings,
+    INVOCATIONS_PATH: Invocations,
 }
 TRANSLATED_PATHS = frozenset(_TRANSLATIONS)
 """Paths of dialects whose requests are for models, by POST."""
