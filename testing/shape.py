@@ -28,11 +28,11 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 97_250,
-    "lines of tests, e2e and testing": 104_100,
-    "modules of the product": 602,
-    "% placeholder words in docstrings": 6.3,
-    "short modules with one importer": 6,
+    "lines of the product": 98_800,
+    "lines of tests, e2e and testing": 106_600,
+    "modules of the product": 611,
+    "% placeholder words in docstrings": 6.4,
+    "short modules with one importer": 7,
     "class names defined twice": 3,
     "loose modules of the engine": 5,
     "classes of more than 30 methods": 0,
