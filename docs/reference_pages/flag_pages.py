@@ -4,7 +4,7 @@ import argparse
 import re
 import types
 from dataclasses import fields
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -130,6 +130,8 @@ def worded(kind: Any) -> str:
         return worded(get_args(kind)[0])
     if origin in (Union, types.UnionType):
         return " or ".join(worded(each) for each in get_args(kind) if each is not type(None))
+    if origin is Literal:
+        return "string"
     if origin is list:
         of = worded(get_args(kind)[0])
         return "list" if of == "any" else f"list of {of}s"
@@ -142,8 +144,10 @@ def _accepted(each: Declared) -> str:
     bounds = f"{parameter.low:g} to {parameter.high:g} each" if worded(each.type) == "object" and parameter.low else ""
     if parameter.accepted:
         return parameter.accepted
-    if parameter.one_of:
-        return " or ".join(f'`"{value}"`' for value in parameter.one_of)
+    kinds = (each.type, *get_args(each.type))
+    literals = tuple(value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind))
+    if words := parameter.one_of or literals:
+        return " or ".join(f'`"{value}"`' for value in words)
     if parameter.only is not None:
         return f"only `{parameter.only}`"
     if parameter.most is not None:

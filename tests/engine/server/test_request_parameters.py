@@ -168,6 +168,7 @@ def test_the_bounds_that_are_tried_are_not_few() -> None:
     untried = {row.name for row in TABLE if row.accepted and not any(case[0] is row for case in BOUNDED)}
     assert untried == {
         "tokens",
+        "truncate_prompt_tokens",
         "stop",
         "logit_bias",
         "stream_options",
