@@ -130,11 +130,12 @@ NAMES = [
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """Mostly requests as people send them, some with something wrong in one field."""
+    """Mostly requests as people send them, some with something wrong in one field. What is wrong with `max_tokens` is
+    left to engines, so gateways tokenise such prompts nevertheless."""
     path = draw(st.sampled_from([CHAT, COMPLETION]))
     body = draw(CHATS if path == CHAT else COMPLETIONS)
     if draw(st.integers(0, 3)) == 0:
-        body[draw(st.sampled_from(NAMES))] = draw(GARBAGE)
+        body[draw(st.sampled_from([name for name in NAMES if name != "max_tokens"]))] = draw(GARBAGE)
     return path, body
 
 
