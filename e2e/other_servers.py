@@ -36,7 +36,7 @@ def of_the_guide(guide: str, kind: str, name: str, model: Path, **spec: Any) -> 
 def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, is_salted: bool = False) -> None:
     """Conversations that grow, one after another: within a block for 95 % of the requests, as is asked of vLLM's. A
     gateway may be asked before it has heard that the request before is over, and a place that computes serves nobody:
-    so they pause, as people do. `is_salted`: they share nothing, not even their first words."""
+    so they pause, as people do, until it has heard. `is_salted`: they share nothing, not even their first words."""
     seen = []
     for name in _PEOPLE:
         prompt = f"My name is {name}, and I want to know what is on the shelf. "
@@ -48,8 +48,16 @@ def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, i
                 predicted = int(reply.headers["x-fairlead-predicted-cached-tokens"])
             seen.append((predicted, usage["prompt_tokens_details"]["cached_tokens"]))
             time.sleep(0.2)
+            fleet.wait("the gateway to hear of an idle replica", lambda: _is_idle(fleet, model))
     assert sum(abs(predicted - actual) <= block_size for predicted, actual in seen) >= 0.95 * len(seen), seen
     assert sum(actual for _, actual in seen) > 40 * len(seen), seen
+
+
+def _is_idle(fleet: Any, model: str) -> bool:
+    """Whether no replica runs anything, as the gateway that answers has heard."""
+    url = f"{fleet.gateway}/fairlead/v1/models/{fleet.namespace}/{model}"
+    with urllib.request.urlopen(urllib.request.Request(url, headers=fleet.headers), timeout=60) as told:
+        return all(each["running"] == 0 for each in json.load(told)["replicas"])
 
 
 def scale_down_and_rollout_drop_nothing(fleet: Any, model: str, max_num_seqs: int) -> None:
