@@ -38,19 +38,25 @@ def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, i
     gateway may be asked before it has heard that the request before is over, and a place that computes serves nobody:
     so they pause, as people do, until it has heard. `is_salted`: they share nothing, not even their first words."""
     seen = []
+    fleet.wait("the gateway to read the model's prompts", lambda: _ask(fleet, model, "Ahoy")[0] is not None)
     for name in _PEOPLE:
         prompt = f"My name is {name}, and I want to know what is on the shelf. "
         for turn in range(_TURNS):
             prompt += f"In place {turn} there is a box with a lid, two ropes and a lamp that {name} has left there. "
-            body = {"model": model, "prompt": prompt, "max_tokens": 4} | ({"cache_salt": name} if is_salted else {})
-            with urllib.request.urlopen(fleet.request(f"{fleet.gateway}/v1/completions", body), timeout=60) as reply:
-                usage = json.load(reply)["usage"]
-                predicted = int(reply.headers["x-fairlead-predicted-cached-tokens"])
-            seen.append((predicted, usage["prompt_tokens_details"]["cached_tokens"]))
+            seen.append(_ask(fleet, model, prompt, **({"cache_salt": name} if is_salted else {})))
             time.sleep(0.2)
             fleet.wait("the gateway to hear of an idle replica", lambda: _is_idle(fleet, model))
     assert sum(abs(predicted - actual) <= block_size for predicted, actual in seen) >= 0.95 * len(seen), seen
     assert sum(actual for _, actual in seen) > 40 * len(seen), seen
+
+
+def _ask(fleet: Any, model: str, prompt: str, **fields: str) -> tuple[int | None, int]:
+    """Cached tokens, predicted and as the engine counts; a gateway without the model's tokenizer predicts None."""
+    body = {"model": model, "prompt": prompt, "max_tokens": 4, **fields}
+    with urllib.request.urlopen(fleet.request(f"{fleet.gateway}/v1/completions", body), timeout=60) as reply:
+        predicted = reply.headers["x-fairlead-predicted-cached-tokens"]
+        cached = json.load(reply)["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return None if predicted is None else int(predicted), cached
 
 
 def _is_idle(fleet: Any, model: str) -> bool:
