@@ -221,6 +221,10 @@ async def test_a_stream_that_outlives_the_drain_is_told_so(start) -> None:
     [
         ({"port": 70000}, "--port must be between"),
         ({"max_queue": 0}, "--max-queue must be above 0"),
+        *(
+            ({"root_path": path}, "--root-path must be a path such as")
+            for path in ("a", "/a/", "/", "/a b", "http://a/b")
+        ),
         ({"drain_delay": -1.0}, "--drain-delay must not be negative"),
         ({"port": 9000, "control_port": 9000}, "must differ"),
         ({"max_queue_bytes": 99}, "--max-queue-bytes 99 is below --max-body-bytes 16777216"),
@@ -386,6 +390,23 @@ def test_what_the_command_cannot_begin_with_ends_it_with_a_sentence(
     assert done.returncode == status
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def test_below_a_root_path_everything_is_served_whether_or_not_a_proxy_removes_it(start) -> None:
+    setup = await start(root_path="/team/llm")
+    for url in (f"{setup.url}/team/llm", setup.url):
+        async with setup.http.post(f"{url}/v1/chat/completions", json=CHAT) as reply:
+            assert reply.status == 200 and await reply.read()
+        async with setup.http.get(f"{url}/") as reply:
+            assert reply.status == 200 and "pages/models.js" in await reply.text()
+        async with setup.http.get(f"{url}/pages/models.js") as reply:
+            assert reply.status == 200
+    async with setup.http.get(f"{setup.url}/team/llm", allow_redirects=False) as reply:
+        assert (reply.status, reply.headers["location"]) == (308, "/team/llm/")
+    async with setup.http.post(f"{setup.url}/team/llmv1/chat/completions", json=CHAT) as reply:
+        assert reply.status == 404
+    async with setup.http.post(f"{setup.url}/team/llm/v1/messages", headers={"x-long": "a" * 70_000}) as reply:
+        assert (reply.status, (await reply.json())["type"]) == (431, "error"), "Anthropic's form"
 
 
 PAGE = {"Origin": "https://chat.example.com"}

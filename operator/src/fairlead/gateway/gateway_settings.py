@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fairlead.api import names
+from fairlead_common.http.root_path import check_root_path
 from fairlead_common.openai.unknown_fields import Unknown
 from fairlead_common.settings import BYTES, SECONDS, SettingError
 
@@ -43,6 +44,9 @@ class GatewaySettings:
     keep_alive_timeout: Annotated[float, SECONDS] = 75.0
     """How long an idle client connection is kept open."""
 
+    root_path: str = ""
+    """Path before all paths, such as /llm where a proxy passes on what is below /llm; requests without it are served,
+    too. Probes and metrics have none. A namespace of its name cannot be reached by /NAMESPACE/NAME."""
     allowed_origins: str = ""
     """Origins of web pages, as https://a.example,https://b.example, that may read answers (CORS); * = all. Empty =
     none. Preflights are answered without a key."""
@@ -95,6 +99,7 @@ class GatewaySettings:
         for name in ("port", "control_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise SettingError(name, f"must be between 0 and 65535, not {getattr(self, name)}")
+        check_root_path(self.root_path)
         if self.unknown_fields not in tuple(Unknown):
             raise SettingError("unknown_fields", f"must be one of {', '.join(Unknown)}, not {self.unknown_fields!r}")
         for name in _POSITIVE:
@@ -111,7 +116,7 @@ class GatewaySettings:
             raise SettingError("port", "and --control-port must differ: metrics are not for clients")
 
 
-_TEXTS = {"host", "control_host", "allowed_origins", "unknown_fields"}
+_TEXTS = {"host", "control_host", "root_path", "allowed_origins", "unknown_fields"}
 _NOT_POSITIVE = _TEXTS | {"pages", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
     "response_store",
 }  # fmt: skip

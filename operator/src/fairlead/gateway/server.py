@@ -31,7 +31,7 @@ from fairlead.gateway.stored.keeper import Keeper
 from fairlead.routing.datastore import Datastore
 from fairlead_common.http.client import HttpClient
 from fairlead_common.http.connections import CutConnections, listening_socket
-from fairlead_common.http.cross_origin import CrossOrigin, origins_of
+from fairlead_common.http.cross_origin import App, CrossOrigin, origins_of
 from fairlead_common.http.framing import Fault
 from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.limited import (
@@ -42,6 +42,7 @@ from fairlead_common.http.limited import (
     WholeAnswer,
     make_protocol,
 )
+from fairlead_common.http.root_path import RootPath, below
 from fairlead_common.http.server import HttpServer
 from fairlead_common.openai.translate import translation_of
 
@@ -110,7 +111,8 @@ class Gateway:
         self._protocols = tuple(client_protocol(settings, refusals.refused, cuts.cut) for _ in range(2))
         """Of clients and of the control port, with separate turns: a flood on one port does not delay the other."""
         origins = origins_of(settings.allowed_origins)
-        served = CrossOrigin(self.app, origins) if origins else self.app
+        served: App = CrossOrigin(self.app, origins) if origins else self.app
+        served = RootPath(served, settings.root_path) if settings.root_path else served
         self._server = self._serving(served, 0, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
         self._control = self._serving(control, 1, grace_seconds=CONTROL_GRACE_SECONDS)
@@ -121,7 +123,7 @@ class Gateway:
         self._cut_at = math.inf
         """Monotonic time until which responses in the background may take."""
 
-    def _serving(self, app: GatewayApp | ControlApp | CrossOrigin, number: int, *, grace_seconds: int) -> HttpServer:
+    def _serving(self, app: App, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(
             app,
             self._protocols[number],
@@ -216,7 +218,7 @@ def client_protocol(
     read."""
 
     def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
-        error = http_refusal(fault, sentence, settings)
+        error, target = http_refusal(fault, sentence, settings), below(settings.root_path, target)
         on_refused(error, target)
         status, body = error.status, error.body()
         if (translation := translation_of(target)) is not None:
