@@ -86,3 +86,11 @@ def test_what_is_certain_lies_three_deviations_below() -> None:
     assert at_least([Count(100, 10.0)]) == pytest.approx(7.0)
     assert at_least([Count(8, 10.0)]) == 0.0
     assert rate([Count(2, 0.1)]) == 2.0  # two at once are no rate
+
+
+def test_beside_a_steady_rate_a_short_count_is_chance_until_it_is_far_above() -> None:
+    """4 requests/s for ten minutes; 6/s for 8 s are 2.6 deviations above, and 9/s are 6."""
+    burst, surge, long = (Recent(seconds, rate, 0.5, 9.0) for seconds, rate in ((8.0, 6.0), (8.0, 9.0), (60.0, 4.6)))
+    beside = [each.beside(4.0, 600.0, is_queue=True) for each in (burst, surge, long)]
+    assert [each.per_second for each in beside] == [4.0, 9.0, 4.6]
+    assert [each.evidence > 0.0 for each in beside] == [False, True, False]

@@ -117,6 +117,8 @@ def signals(draw: st.DrawFn) -> Signals:
 @st.composite
 def histories(draw: st.DrawFn) -> History:
     ages = sorted(draw(st.lists(st.floats(0.0, 150.0), max_size=8)), reverse=True)
+    rate, number = draw(st.floats(0.0, 50.0)), draw(st.sampled_from([0, 0, 30]))
+    level = tuple(Sample(NOW - 10.0 * back, rate) for back in range(number, 0, -1))
     marks = st.builds(Mark, st.floats(NOW - 900.0, NOW), st.integers(1, 30), st.floats(0.0, 50.0))
     return History(
         since=NOW - draw(st.floats(0.0, 300.0)),
@@ -124,7 +126,7 @@ def histories(draw: st.DrawFn) -> History:
         capacity=draw(st.none() | capacities),
         last=draw(st.none() | signals()),
         settled_at=NOW - draw(st.floats(0.0, 200.0)),
-        rates=tuple(Sample(NOW - age, draw(st.floats(0.0, 50.0))) for age in ages),
+        rates=level or tuple(Sample(NOW - age, draw(st.floats(0.0, 50.0))) for age in ages),
         asks=tuple(Want(NOW - age, 1, draw(st.integers(1, 40))) for age in ages[:2]),
         asked=draw(st.none() | st.builds(Mark, st.just(NOW), st.integers(1, 40), st.floats(0.0, 50.0))),
         regret=draw(st.none() | marks),

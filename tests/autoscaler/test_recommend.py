@@ -118,7 +118,7 @@ def test_only_what_is_left_of_a_queue_asks_for_replicas() -> None:
     spec = replace(SPEC, targets=ScalingTargets(queue_depth=8), scale_up=ScaleUp(max_step=20))
     queued = working(2, 1.0, running=64, waiting=120)
     counts = [decided(replace(queued, cold_start_seconds=start), spec).replicas for start in (0.0, 2.0, 3.0, 5.0)]
-    assert counts == [5, 4, 3, 2]
+    assert counts == [4, 4, 4, 3]
 
 
 def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> None:
@@ -242,12 +242,21 @@ def test_a_replica_that_hangs_is_no_capacity() -> None:
     assert decided(working(3, 7.0, ready=1, hanging=2)).replicas == 3
 
 
-def test_one_period_doubles_or_adds_four() -> None:
+def test_without_a_step_cost_one_period_doubles_or_adds_four() -> None:
     assert decided(signals(1, waiting=999)).replicas == 5
     assert decided(signals(8, waiting=999)).replicas == 16
     assert decided(signals(8, waiting=999)).reason.endswith("but at most 8 are added in 15s")
     just_grown = replace(LONG_AGO, wants=(Want(NOW - 20.0, 1, 1), Want(NOW - 14.0, 9, 4)))
     assert decided(signals(6, waiting=999), history=just_grown).replicas == 8
+
+
+def test_a_demand_that_the_step_cost_proves_is_met_at_once() -> None:
+    """A slot is held for 7.5 s, so one replica of 32 slots frees 4.3 a second."""
+    spec = replace(SPEC, max_replicas=100)
+    asked = decided(working(2, 85.0, running=64, waiting=60), spec)
+    assert 20 <= asked.replicas <= 26
+    assert "are added in" not in asked.reason
+    assert decided(working(2, 400.0, running=64, waiting=60), spec).replicas == 32
 
 
 def test_steps_can_be_set() -> None:

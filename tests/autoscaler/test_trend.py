@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fairlead.autoscaler.trend import MOST_GROWTH, Sample, expected, level, seconds_back
+from fairlead.autoscaler.trend import MOST_GROWTH, Sample, expected, level, steady, trending
 
 
 def samples(*per_second: float) -> list[Sample]:
@@ -23,6 +23,13 @@ def test_a_step_is_no_trend() -> None:
         assert expected(samples(*[5.0] * (12 - number), *[10.0] * number), ahead=30.0) <= 13.0
 
 
+def test_a_growth_that_may_only_pause_keeps_what_it_needs() -> None:
+    """No growth for the newest third: little is sure, yet more is possible."""
+    paused = samples(*(5.0 + 0.5 * number for number in range(12)), *[11.0] * 6)
+    assert expected(paused, ahead=60.0) < 13.0
+    assert expected(paused, ahead=60.0, is_sure=False) > 14.0
+
+
 def test_chance_is_hardly_ever_a_trend() -> None:
     chance, num_found = random.Random(3), 0
     for _ in range(1000):
@@ -38,4 +45,13 @@ def test_what_falls_or_is_little_known_is_no_trend() -> None:
 
 
 def test_it_looks_back_for_some_starts() -> None:
-    assert [seconds_back(start) for start in (5.0, 60.0, 3600.0)] == [120.0, 180.0, 600.0]
+    hour = samples(*[5.0] * 360)
+    assert [len(trending(hour, start)) for start in (5.0, 60.0, 3600.0)] == [13, 19, 61]
+    assert not trending([], 5.0)
+
+
+def test_a_rate_is_steady_since_it_last_changed() -> None:
+    assert len(steady(samples(*[5.0] * 40))) == 40
+    assert steady(samples(*[5.0] * 30, *[10.0] * 30)) == samples(*[5.0] * 30, *[10.0] * 30)[30:]
+    assert not steady(samples(*[5.0] * 30, *[10.0] * 20))
+    assert not steady(samples(*(5.0 + 0.3 * number for number in range(60))))

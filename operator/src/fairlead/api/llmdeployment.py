@@ -314,9 +314,10 @@ class ScaleUp:
     stabilization_window: Seconds = 0.0
     """Replicas are added only after more were needed for this long."""
     max_step: Annotated[
-        int | None, Constraints(minimum=1, maximum=10000, default_text="as many as there were, or 4 if that is more")
+        int | None, Constraints(minimum=1, maximum=10000, default_text="as many as there were, or 30 if that is more")
     ] = None
-    """Most replicas that are added within one period."""
+    """Most replicas that are added within one period. Before a replica is ready and its
+    step cost is known, 4 take the place of 30."""
     period: Seconds = 15.0
     """The time that maxStep is about."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead.autoscaler.arrivals import CAREFUL
 from fairlead.autoscaler.policy import (
     SHORTEST_DEMAND_WINDOW,
     demand_window,
@@ -11,8 +12,8 @@ from fairlead.autoscaler.policy import (
     targets_of,
 )
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.signals import Capacity, Signals
-from fairlead.autoscaler.trend import SAMPLE_SECONDS, Sample, expected, level, seconds_back
+from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.autoscaler.trend import LONGEST_SECONDS, SAMPLE_SECONDS, Sample, expected, level, steady, trending
 
 LATE_STARTS = 2.0
 """A replica that is not ready after this many starts is no longer expected."""
@@ -82,12 +83,25 @@ class History:
         if known is not None and known.step_cost is None and self.capacity is not None:
             known = replace(known, step_cost=self.capacity.step_cost)
         coming = tuple((max(0.0, ask.time + ahead - signals.time), ask.desired) for ask in self.asks)
-        rates = self._rates(signals)
+        rates, demand = trending(self._rates(signals), ahead), self._beside_steady(demand)
         lasting = max(demand.likely_per_second, min(level(rates), demand.arrivals_per_second_high))
         arrivals = max(lasting, expected(rates, ahead=ahead + SAMPLE_SECONDS))
-        high = max(arrivals, demand.arrivals_per_second_high)
+        growing = expected(rates, ahead=ahead + SAMPLE_SECONDS, is_sure=False)
+        high = max(arrivals, growing, demand.arrivals_per_second_high)
         seen = replace(demand, capacity=known, arrivals_per_second=arrivals, arrivals_per_second_high=high)
         return replace(signals, demand=seen, coming=coming)
+
+    def _beside_steady(self, demand: Demand) -> Demand:
+        """Where the rate has been steady, what chance explains is taken for the steady rate."""
+        known = steady(self.rates)
+        if not known:
+            return demand
+        rate, most, seconds = level(known, 0.0), level(known, CAREFUL), SAMPLE_SECONDS * len(known)
+        beside = tuple(each.beside(rate, seconds, is_queue=demand.waiting > 0) for each in demand.lately)
+        if any(each.evidence for each in beside):
+            return replace(demand, lately=beside)
+        sure, high = (min(each, most) for each in (demand.arrivals_per_second, demand.arrivals_per_second_high))
+        return replace(demand, lately=beside, arrivals_per_second=sure, arrivals_per_second_high=high)
 
     def begun_with(self, capacity: Capacity | None) -> "History":
         """A history with the capacity of a measured profile, used until the first load arrives."""
@@ -166,7 +180,7 @@ class History:
 
     def _rates(self, signals: Signals) -> tuple[Sample, ...]:
         """With the rate of now, where the last one is old enough and every gateway tells."""
-        now, back = signals.time, seconds_back(signals.start_seconds)
+        now, back = signals.time, LONGEST_SECONDS
         kept = tuple(each for each in self.rates if now - each.time <= back)
         rate = next((each for each in signals.demand.lately if each.seconds >= SAMPLE_SECONDS), None)
         if rate is None or not signals.is_complete or (kept and now - kept[-1].time < SAMPLE_SECONDS):

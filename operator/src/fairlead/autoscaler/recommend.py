@@ -11,8 +11,9 @@ from fairlead.autoscaler.recommendation import Draft, Recommendation, are, count
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.want import want
 
-DEFAULT_MAX_STEP = 4
-"""Replicas added at once without a step in the spec: as many as there were, or this number if larger."""
+DEFAULT_MAX_STEP, BLIND_MAX_STEP = 30, 4
+"""Replicas added at once without a step in the spec: as many as there were, or this number if larger. The second where
+nothing proves the demand: no step cost is known, or no replica is ready yet."""
 
 
 def recommend(signals: Signals, spec: Autoscaling, history: History) -> Recommendation:
@@ -52,7 +53,9 @@ def limit(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -
     """Not too many at once, and never outside minReplicas and maxReplicas."""
     current, up, down = signals.desired, scale_up_of(spec), scale_down_of(spec)
     start = min([current, *history.counts(signals.time, up.period)])
-    step = up.max_step or max(start, DEFAULT_MAX_STEP)
+    capacity = signals.demand.capacity
+    is_proven = signals.ready > 0 and capacity is not None and capacity.step_cost is not None
+    step = up.max_step or max(start, DEFAULT_MAX_STEP if is_proven else BLIND_MAX_STEP)
     if draft.replicas > max(current, start + step):
         most = max(current, start + step)
         draft = draft.but(most, f"at most {step} are added in {format_duration(up.period)}")

@@ -5,16 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fairlead.autoscaler.arrivals import CAREFUL
+from fairlead.autoscaler.arrivals import CAREFUL, likelihood_ratio
 
 SAMPLE_SECONDS = 10.0
 """Between two rates; each is counted over this time."""
 SHORTEST_SECONDS, STARTS = 120.0, 3.0
 """How far back the trend looks: so many starts of a replica, and this time at least."""
 LONGEST_SECONDS = 600.0
-"""How far back the trend looks at most."""
+"""How far back rates are kept."""
 _FEWEST, _PARTS = 6, 3
 """Rates that make a trend, and the parts of them that must grow."""
+CHANGED, STEADY = 3.5, 24
+"""Standard deviations of two parts of the samples from which the rate has changed between them, and the samples without
+a change that make a steady rate."""
 SURELY, DOUBT = 3.5, 0.5
 """Standard deviations that a growth is above chance, and by which it is then taken for less than it looks."""
 MOST_GROWTH = 1.5
@@ -30,20 +33,28 @@ class Sample:
     per_second: float
 
 
-def seconds_back(start: float) -> float:
-    """How far back the trend looks, where a replica takes so long to start."""
-    return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, STARTS * start))
+def trending(samples: Sequence[Sample], start: float) -> Sequence[Sample]:
+    """Those that the trend looks back to, where a replica takes so long to start."""
+    back = min(LONGEST_SECONDS, max(SHORTEST_SECONDS, STARTS * start))
+    return [each for each in samples if samples[-1].time - each.time <= back]
 
 
-def level(samples: Sequence[Sample]) -> float:
-    """The rate that is likely at least, if it stays; 0 where too little is known."""
-    if len(samples) < _FEWEST:
-        return 0.0
-    return max(0.0, _mean(samples) - CAREFUL * _error(samples))
+def steady(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The newest of the samples, since the rate last changed; empty where these are too few to tell a steady rate from
+    a slow growth."""
+    while len(samples) >= STEADY and (begin := _change(samples)):
+        samples = samples[begin:]
+    return samples if len(samples) >= STEADY else ()
 
 
-def expected(samples: Sequence[Sample], *, ahead: float) -> float:
-    """The rate in so many seconds; 0 where too little is known or the arrivals do not grow.
+def level(samples: Sequence[Sample], deviations: float = -CAREFUL) -> float:
+    """The mean, so many standard deviations higher, if it stays; 0 where too little is known."""
+    return max(0.0, _mean(samples) + deviations * _error(samples)) if len(samples) >= _FEWEST else 0.0
+
+
+def expected(samples: Sequence[Sample], *, ahead: float, is_sure: bool = True) -> float:
+    """The rate in so many seconds; 0 where too little is known or the arrivals do not grow. `is_sure`: only a growth
+    that is not chance, and its lower estimate; else the upper estimate of any growth.
 
     The growth is that of all samples, but hardly more than that from any third of them to the next, or within the
     newest third: a step is no trend.
@@ -54,11 +65,24 @@ def expected(samples: Sequence[Sample], *, ahead: float) -> float:
     thirds = [samples[number * part // _PARTS : number * (part + 1) // _PARTS] for part in range(_PARTS)]
     (slope, error), (newest, newest_error) = _slope(samples), _slope(thirds[-1])
     growths = (_growth(before, after) for before, after in pairwise(thirds))
-    growth = min(slope - DOUBT * error, newest + newest_error, *growths)
-    if growth <= 0.0 or slope < SURELY * error:
+    own = (slope - DOUBT * error, newest + newest_error) if is_sure else (slope + DOUBT * error,)
+    growth = min(*own, *growths)
+    if growth <= 0.0 or (is_sure and slope < SURELY * error):
         return 0.0
     most = MOST_GROWTH * _mean(thirds[-1])
     return min(_mean(samples) + growth * (samples[-1].time - _time(samples) + ahead), most)
+
+
+def _change(samples: Sequence[Sample]) -> int:
+    """The first sample after the most evident change of the rate; 0 = chance alone explains the samples."""
+    total = sum(each.per_second for each in samples) * SAMPLE_SECONDS
+    most, place, number = CHANGED**2 / 2.0, 0, 0.0
+    for begin, sample in enumerate(samples[:-1], 1):
+        number += sample.per_second * SAMPLE_SECONDS
+        before, after = (number, SAMPLE_SECONDS * begin), (total - number, SAMPLE_SECONDS * (len(samples) - begin))
+        if (evidence := likelihood_ratio(*before, *after)) > most:
+            most, place = evidence, begin
+    return place
 
 
 def _growth(before: Sequence[Sample], after: Sequence[Sample]) -> float:

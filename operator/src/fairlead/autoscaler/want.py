@@ -36,8 +36,9 @@ from fairlead.autoscaler.signals import Signals
 
 STILL_WORTH = 0.9
 """Share of the arrivals at a regret, below which the same number is tried again."""
-DRAIN_STARTS = 3.0
-"""A queue that is gone within this many starts of a replica asks for no others."""
+DRAIN_STARTS, DRAIN_STARTS_FROM_ZERO, DRAIN_SECONDS = 0.5, 3.0, 5.0
+"""A queue that is gone within this many starts of a replica, and this time at least, asks for no others. Before the
+first replica is ready more is accepted: what waits is late in any case, and no rate has lasted."""
 
 
 def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
@@ -163,7 +164,7 @@ def shortfall(
     """
     targets, queue = targets_of(spec), queue_ahead(num_replicas, signals, soon=soon)
     waiting = predicted_waiting(num_replicas, signals) if queue is None else queue.waiting
-    if queue and queue.waiting and not soon and queue.gone_seconds <= DRAIN_STARTS * signals.start_seconds:
+    if queue and queue.waiting and not soon and queue.gone_seconds <= _drain_seconds(signals):
         queue, waiting = WORKED_OFF, 0.0
     if targets.queue_depth is not None and waiting > targets.queue_depth * num_replicas:
         return f"would leave {counted(math.ceil(waiting), 'request')} waiting (queueDepth {targets.queue_depth})"
@@ -181,6 +182,11 @@ def shortfall(
         f"{would} first tokens at p{targets.percentile} in {seconds_in_words(expected)} "
         f"(target {seconds_in_words(target)}) at {arrivals}"
     )
+
+
+def _drain_seconds(signals: Signals) -> float:
+    starts = DRAIN_STARTS if signals.ready else DRAIN_STARTS_FROM_ZERO
+    return max(DRAIN_SECONDS, starts * signals.start_seconds)
 
 
 def lack_of_room(num_replicas: int, signals: Signals, spec: Autoscaling, *, measured: float | None) -> str:
