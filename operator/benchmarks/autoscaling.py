@@ -126,6 +126,29 @@ TRACES = (
 )  # fmt: skip
 
 
+def saw(low: float, high: float, seconds: float) -> Load:
+    """From low to high within so many seconds, then low at once, again and again."""
+    return lambda now: low if now < 0.0 else low + (high - low) * (now % seconds) / seconds
+
+
+def surge(base: float, high: float, seconds: float) -> Load:
+    """High for so many seconds from BEGIN, else the base."""
+    return lambda now: high if 0.0 <= now < seconds else base
+
+
+HELD_OUT = (
+    Trace(name="step 1.2 → 3, start 30 s", load=step(1.2, 3.0), seconds=400.0, cold_start=30.0, replicas=2),
+    Trace(name="saw 0.3 … 3 in 300 s, start 10 s", load=saw(0.3, 3.0, 300.0), seconds=900.0, cold_start=10.0),
+    Trace(name="surge 4 for 90 s on 0.6, start 20 s", load=surge(0.6, 4.0, 90.0), seconds=400.0, cold_start=20.0),
+    Trace(name="ramp 4 → 0.5 in 400 s", load=ramp(4.0, 0.5, 400.0), seconds=600.0, replicas=5),
+    Trace(
+        name="32 slots: tide 0.5 … 3 in 900 s, start 30 s", load=tide(0.5, 3.0, 900.0), seconds=900.0, machine=GPU,
+        cold_start=30.0,
+    ),
+)  # fmt: skip
+"""Loads by which no rule and no constant was chosen."""
+
+
 # -- rivals ------------------------------------------------------------------------------------------------------------
 
 
@@ -385,10 +408,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4, metavar="N", help="runs of each policy on each trace")
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), choices=list(POLICIES), metavar="NAME")
     parser.add_argument("--traces", nargs="*", default=[""], metavar="TEXT", help="those whose name contains one")
+    parser.add_argument("--held-out", action="store_true", help="the loads by which nothing was chosen, instead")
     parser.add_argument("--processes", type=int, default=2, metavar="N")
     parser.add_argument("--output", type=Path, help="a file for the table, in Markdown")
     args = parser.parse_args()
-    traces = [each for each in TRACES if any(text in each.name for text in args.traces)]
+    traces = [
+        each for each in (HELD_OUT if args.held_out else TRACES) if any(text in each.name for text in args.traces)
+    ]
     runs = [(trace.name, policy, seed) for trace in traces for policy in args.policies for seed in range(args.seeds)]
     with ProcessPoolExecutor(args.processes) as pool:
         outcomes = dict(zip(runs, pool.map(_played, runs), strict=True))
@@ -405,7 +431,7 @@ def main() -> None:
 
 def _played(run: tuple[str, str, int]) -> Outcome:
     name, policy, seed = run
-    return play(next(trace for trace in TRACES if trace.name == name), policy, seed)
+    return play(next(trace for trace in (*TRACES, *HELD_OUT) if trace.name == name), policy, seed)
 
 
 if __name__ == "__main__":
