@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead import __version__
+from fairlead.gateway.files.requests import FILES_PATH, MAX_PAGE, PURPOSE
 from fairlead.gateway.model_history import ModelDetail
 from fairlead.gateway.model_states import PATH_STATES, ModelStates
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
@@ -133,7 +134,7 @@ def document() -> Document:
     )
     paths[f"{PATH_REQUESTS}/{{id}}"] = {"get": _with_names(request, "id")}
     paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
-    paths |= _stored()
+    paths |= _stored() | _files()
     described = _read("openapi", "This document", None)
     paths[PATH_DOCUMENT] = {"get": described}
     _, states = msgspec.json.schema_components(
@@ -163,15 +164,9 @@ def document() -> Document:
 
 def _stored() -> Document:
     """Paths below `/v1/responses`, where responses are stored."""
-    name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
     def operation(operation_id: str, summary: str, done: Document, *parameters: Document) -> Document:
-        answers = {"200": done, **_refusals(OF_LISTS)}
-        common = _common("responses", answers)
-        return {"summary": summary, "operationId": operation_id, **common, "parameters": [name, _ID, *parameters]}
-
-    def query(name: str, says: str, **kind: Any) -> Document:
-        return {"name": name, "in": "query", "required": False, "description": says, "schema": kind}
+        return _operation("responses", operation_id, summary, done, _NAME, *parameters)
 
     whole = _answer("Successful Response", {"type": "object"}, HEADER_REQUEST_ID)
     one = f"{RESPONSES_PATH}/{{id}}"
@@ -180,8 +175,8 @@ def _stored() -> Document:
         one: {
             "get": operation(
                 "get_response", "A stored response", streamed,
-                query("stream", "Its events, once it has ended", type="boolean"),
-                query("starting_after", "The number of the last event that is not wanted", type="integer"),
+                _query("stream", "Its events, once it has ended", type="boolean"),
+                _query("starting_after", "The number of the last event that is not wanted", type="integer"),
             ),
             "delete": operation("delete_response", "Deletes a stored response", whole),
         },
@@ -189,10 +184,63 @@ def _stored() -> Document:
         f"{one}/input_items": {
             "get": operation(
                 "list_input_items", "Items that a response was made of, earlier turns included", whole,
-                query("limit", "How many", type="integer", minimum=1, maximum=MAX_ITEMS, default=20),
-                query("order", "By age", enum=["asc", "desc"], default="desc"),
-                query("after", "The id of the last item of the page before", type="string"),
+                _query("limit", "How many", type="integer", minimum=1, maximum=MAX_ITEMS, default=20),
+                _query("order", "By age", enum=["asc", "desc"], default="desc"),
+                _query("after", "The id of the last item of the page before", type="string"),
             )
+        },
+    }  # fmt: skip
+
+
+def _operation(tag: str, operation_id: str, summary: str, done: Document, *parameters: Document) -> Document:
+    """One that no engine answers."""
+    common = _common(tag, {"200": done, **_refusals(OF_LISTS)})
+    return {"summary": summary, "operationId": operation_id, **common, "parameters": [_ID, *parameters]}
+
+
+def _query(name: str, says: str, **kind: Any) -> Document:
+    return {"name": name, "in": "query", "required": False, "description": says, "schema": kind}
+
+
+def _page(what: str, default: int, most: int) -> list[Document]:
+    return [
+        _query("limit", "How many", type="integer", minimum=1, maximum=most, default=default),
+        _query("after", f"The id of the last {what} of the page before", type="string"),
+    ]
+
+
+_NAME = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+_OBJECT: Document = {"type": "object"}
+
+
+def _files() -> Document:
+    """`/v1/files`, where files are kept."""
+    one, page = f"{FILES_PATH}/{{id}}", _page("file", MAX_PAGE, MAX_PAGE)
+    whole = _answer("Successful Response", _OBJECT, HEADER_REQUEST_ID)
+    content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    upload = {
+        "type": "object",
+        "required": ["purpose", "file"],
+        "properties": {"purpose": {"const": PURPOSE}, "file": {"type": "string", "format": "binary"}},
+    }
+    create = _operation("files", "create_file", "Uploads a file", whole)
+    create |= {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": upload}}}}
+    create["responses"] |= _refusals((408, 413, 415))
+    return {
+        FILES_PATH: {
+            "get": _operation(
+                "files", "list_files", "Files of this key", whole, *page,
+                _query("order", "By age", enum=["asc", "desc"], default="desc"),
+                _query("purpose", "Only files for this", type="string"),
+            ),
+            "post": create,
+        },
+        one: {
+            "get": _operation("files", "get_file", "A file, without its bytes", whole, _NAME),
+            "delete": _operation("files", "delete_file", "Deletes a file", whole, _NAME),
+        },
+        f"{one}/content": {
+            "get": _operation("files", "get_file_content", "Its bytes", whole | {"content": content}, _NAME),
         },
     }  # fmt: skip
 

@@ -42,6 +42,10 @@ ONLY_WITH: dict[str, dict[str, Any]] = {
         f"admissionPolicy.{name}": {"admissionPolicy": {"enabled": True}}
         for name in ("validatingAdmissionPolicy", *SETTINGS)
     },
+    **{
+        f"gateway.fileStore.{name}": {"gateway": {"responseStore": {"secret": "responses-database"}}}
+        for name in ("claim", "bucket")
+    },
     "gateway.httpRoute.enabled": {"gateway": {"httpRoute": {"parentRefs": [{"name": "world"}]}}},
     **{
         f"gateway.httpRoute.{name}": {"gateway": {"httpRoute": {"enabled": True, "parentRefs": [{"name": "world"}]}}}

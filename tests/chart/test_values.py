@@ -28,6 +28,8 @@ CHOSEN_BY_THE_CHART = {
     "drain_timeout",
     "response_store",
     "response_retention",
+    "file_store",
+    "file_retention",
 }
 
 
@@ -125,6 +127,11 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
         (
             {"gateway": {"responseStore": {"retention": "0s"}}},
             "gateway.responseStore.retention: is 0s; use more than 0",
+        ),
+        ({"gateway": {"fileStore": {"claim": "files"}}}, "gateway.fileStore: needs gateway.responseStore.secret"),
+        (
+            {"gateway": {"fileStore": {"claim": "files", "bucket": "s3://files"}}},
+            "gateway.fileStore: claim and bucket exclude each other",
         ),
         ({"gateway": {"settings": {"idleTimeout": "0s"}}}, "gateway.settings.idleTimeout: is 0s; use more than 0"),
         (

@@ -23,8 +23,9 @@ import sqlalchemy
 
 from fairlead.gateway.access import KeyedAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.stored.database import Database, store_url
 from fairlead.gateway.stored.errors import StoreError
-from fairlead.gateway.stored.store import LOST_SECONDS, ResponseStore, store_url
+from fairlead.gateway.stored.store import LOST_SECONDS, ResponseStore
 from fairlead.gateway.stored.tables import events as logged_events
 from fairlead.gateway.stored.tables import items, metadata, responses
 from fairlead_testing.fake_engine import Death, FakeEngine
@@ -147,7 +148,7 @@ async def test_what_is_deleted_is_gone_with_its_items(start, url: str) -> None:
     with pytest.raises(openai.BadRequestError, match=f"Previous response with id '{first.id}' not found") as caught:
         await setup.openai.responses.create(**CREATE, previous_response_id=second.id)
     assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
-    engine = setup.gateway.keeper.store._engine
+    engine = setup.gateway.keeper.store.database.engine
     with engine.connect() as connection:
         assert set(connection.execute(sqlalchemy.select(items.c.response_id)).scalars()) == {second.id}
 
@@ -228,7 +229,7 @@ async def test_events_of_a_response_in_the_background_are_told_as_they_come_at_a
 
 
 def numbers_in(setup: Any) -> list[int]:
-    with setup.gateway.keeper.store._engine.connect() as connection:
+    with setup.gateway.keeper.store.database.engine.connect() as connection:
         return list(connection.execute(sqlalchemy.select(logged_events.c.number)).scalars())
 
 
@@ -244,7 +245,7 @@ async def test_a_stream_in_the_background_that_is_cancelled_or_lost_has_an_end(s
         if end == "cancelled":
             await two.openai.responses.cancel(created.response.id)
         else:
-            with two.gateway.keeper.store._engine.begin() as connection:
+            with two.gateway.keeper.store.database.engine.begin() as connection:
                 connection.execute(responses.update().values(touched_at=time.time() - LOST_SECONDS - 1))
         events = await following
         assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -297,7 +298,7 @@ async def test_what_its_gateway_did_not_end_has_failed(start, sqlite: str) -> No
     one, two = await stored(start, sqlite), await stored(start, sqlite)
     one.engines[0].pace = lambda index: asyncio.Event().wait()
     begun = await one.openai.responses.create(**CREATE, background=True)
-    with two.gateway.keeper.store._engine.begin() as connection:
+    with two.gateway.keeper.store.database.engine.begin() as connection:
         connection.execute(responses.update().values(touched_at=time.time() - LOST_SECONDS - 1))
     lost = await two.openai.responses.retrieve(begun.id)
     assert lost.status == "failed" and lost.error is not None and "has ended" in lost.error.message
@@ -348,7 +349,7 @@ async def test_nothing_stays_of_what_is_not_stored(start, sqlite: str) -> None:
 
 
 def ids_in(setup: Any) -> list[str]:
-    with setup.gateway.keeper.store._engine.connect() as connection:
+    with setup.gateway.keeper.store.database.engine.connect() as connection:
         return list(connection.execute(sqlalchemy.select(responses.c.id)).scalars())
 
 
@@ -386,9 +387,9 @@ async def test_what_is_old_is_deleted_and_a_conversation_is_as_old_as_its_last_t
     def response(name: str, previous: str | None = None) -> dict[str, Any]:
         return {"id": name, "previous_response_id": previous, "status": "in_progress", "output": []}
 
-    young, old = ResponseStore(sqlite, 3600.0), ResponseStore(sqlite, -1.0)
-    await young.start()
-    await old.start()
+    database = Database(sqlite)
+    young, old = ResponseStore(database, 3600.0), ResponseStore(database, -1.0)
+    await database.start()
     for name in ("one", "two"):
         await old.begin("", response(name), [{"id": f"msg_{name}"}])
     await young.begin("", response("three", "one"), [])
@@ -410,7 +411,7 @@ async def test_what_is_old_is_deleted_and_a_conversation_is_as_old_as_its_last_t
 )
 def test_a_url_that_is_none_is_refused(url: str, words: str) -> None:
     with pytest.raises(StoreError, match=re.escape(words)):
-        ResponseStore(store_url(url), 1.0)
+        Database(store_url(url))
 
 
 def test_gateways_without_a_store_do_not_load_a_database() -> None:
@@ -443,7 +444,7 @@ def test_migrations_make_the_tables_of_this_version(sqlite: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    store = ResponseStore(sqlite, 1.0)
-    asyncio.run(store.start())
-    with store._engine.connect() as connection:
+    database = Database(sqlite)
+    asyncio.run(database.start())
+    with database.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []

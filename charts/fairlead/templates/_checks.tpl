@@ -3,6 +3,7 @@
 {{- include "fairlead.checkOldSpellings" . -}}
 {{- include "fairlead.checkUnits" . -}}
 {{- include "fairlead.checkWatch" . -}}
+{{- include "fairlead.checkFileStore" . -}}
 {{- include "fairlead.checkProfiles" . -}}
 {{- include "fairlead.checkTimes" . -}}
 {{- include "fairlead.checkServiceAccounts" . -}}
@@ -29,16 +30,27 @@
 {{/* Bare numbers, which were seconds in some of these once. */}}
 {{- define "fairlead.checkUnits" -}}
 {{- $operator := pick .Values.operator "leaseDuration" "resyncInterval" "autoscalerInterval" -}}
-{{- range $section, $values := dict "operator" $operator "gateway.drain" .Values.gateway.drain "gateway.responseStore" (pick .Values.gateway.responseStore "retention") "gateway.settings" .Values.gateway.settings -}}
+{{- range $section, $values := dict "operator" $operator "gateway.drain" .Values.gateway.drain "gateway.responseStore" (pick .Values.gateway.responseStore "retention") "gateway.fileStore" (pick .Values.gateway.fileStore "retention") "gateway.settings" .Values.gateway.settings -}}
 {{- range $name, $value := $values -}}
 {{- $isTime := or (ne $section "gateway.settings") (hasSuffix "Timeout" $name) -}}
 {{- if and $isTime (not (kindIs "string" $value)) -}}
 {{- $written := include "fairlead.number" $value -}}
 {{- fail (printf "%s.%s: %s has no unit: write %ss for seconds" $section $name $written $written) -}}
 {{- end -}}
-{{- if and (has $section (list "gateway.responseStore" "gateway.settings")) $isTime (le (include "fairlead.seconds" $value | float64) 0.0) -}}
+{{- if and (has $section (list "gateway.responseStore" "gateway.fileStore" "gateway.settings")) $isTime (le (include "fairlead.seconds" $value | float64) 0.0) -}}
 {{- fail (printf "%s.%s: is %s; use more than 0" $section $name $value) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.checkFileStore" -}}
+{{- with .Values.gateway.fileStore -}}
+{{- if and .claim .bucket -}}
+{{- fail "gateway.fileStore: claim and bucket exclude each other; leave one of them empty" -}}
+{{- end -}}
+{{- if and (or .claim .bucket) (not $.Values.gateway.responseStore.secret) -}}
+{{- fail "gateway.fileStore: needs gateway.responseStore.secret, whose database has the list of files" -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -153,7 +165,7 @@
 
 {{/* What a pod has twice, or lacks, the API server tells of only when half of the release is installed, and without the value's name. */}}
 {{- define "fairlead.checkExtras" -}}
-{{- $own := dict "operator" (dict "settings" "/etc/fairlead" "scratch" "/tmp") "gateway" (dict "api-keys" "/etc/fairlead/api-keys" "response-store" "/etc/fairlead/response-store" "scratch" "/tmp") -}}
+{{- $own := dict "operator" (dict "settings" "/etc/fairlead" "scratch" "/tmp") "gateway" (dict "api-keys" "/etc/fairlead/api-keys" "response-store" "/etc/fairlead/response-store" "files" "/var/lib/fairlead/files" "scratch" "/tmp") -}}
 {{- range $component, $mounted := $own -}}
 {{- $values := get $.Values $component -}}
 {{- $volumes := keys $mounted -}}

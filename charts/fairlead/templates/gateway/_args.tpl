@@ -19,6 +19,12 @@
 - --response-store=@/etc/fairlead/response-store/url
 {{- end }}
 - --response-retention={{ include "fairlead.seconds" .Values.gateway.responseStore.retention }}
+{{- with .Values.gateway.fileStore }}
+{{- if or .claim .bucket }}
+- {{ printf "--file-store=%s" (empty .claim | ternary .bucket "/var/lib/fairlead/files") | quote }}
+{{- end }}
+- --file-retention={{ include "fairlead.seconds" .retention }}
+{{- end }}
 {{- range $name, $value := .Values.gateway.settings }}
 {{- if kindIs "bool" $value }}
 - --{{ ternary "" "no-" $value }}{{ kebabcase $name }}

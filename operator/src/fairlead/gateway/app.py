@@ -21,6 +21,8 @@ from fairlead.gateway.access import Access
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.injector import Injector, is_injection
 from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.files import requests as file_requests
+from fairlead.gateway.files.requests import FILES_PATH
 from fairlead.gateway.gateway_metrics import CONTENT_TYPE, GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.model_history import ModelDetail, ModelHistories
@@ -40,6 +42,7 @@ from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.recent_requests import NUM_KEPT, PATH_REQUESTS, RecentRequests, RequestRecord
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
+from fairlead.gateway.storage import Storage
 from fairlead.gateway.stored import requests as stored_requests
 from fairlead.gateway.stored.keeper import Keeper, StoredTurn
 from fairlead_common.http.bodies import BodyReader, HeldBody
@@ -77,12 +80,13 @@ class GatewayApp:
     settings: GatewaySettings
     access: Access
     injector: Injector
-    keeper: Keeper | None
-    """None = responses are not stored."""
+    storage: Storage | None
+    """None = nothing is stored."""
 
     def __post_init__(self) -> None:
         limit, timeout = self.settings.max_body_bytes, self.settings.body_timeout
         self._bodies = BodyReader(limit=limit, timeout=timeout, total_limit=self.settings.max_partial_body_bytes)
+        self.keeper = None if self.storage is None else self.storage.responses
         self._unknown = UnknownFields(self.settings.unknown_fields)
         self._pages = read_pages(DOCUMENT_FOLDER, _PAGES_FOLDER) if self.settings.pages else {}
         self.histories = ModelHistories(self.pools)
@@ -136,6 +140,12 @@ class GatewayApp:
                 raise errors.not_stored(path)
             rest, query = target.path.removeprefix(f"{RESPONSES_PATH}/"), scope["query_string"].decode("latin-1")
             await stored_requests.answer(self.keeper, method, rest, query, client)
+        elif f"{target.path}/".startswith(f"{FILES_PATH}/"):
+            if self.storage is None or self.storage.files is None:
+                raise errors.no_files(path)
+            rest, query = target.path.removeprefix(FILES_PATH).strip("/"), scope["query_string"].decode("latin-1")
+            timeout = self.settings.body_timeout
+            await file_requests.answer(self.storage.files, method, rest, query, headers, client, timeout)
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the loop no longer hears them, and the exit status stays as it is
     except StoreError as error:
-        print(f"error: --response-store: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except (OSError, KubeConfigError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -90,6 +90,18 @@ class GatewaySettings:
     response_retention: Annotated[float, SECONDS] = 30 * 86400.0
     """How long a stored conversation is kept after its last turn."""
 
+    file_store: str | None = None
+    """Where files of /v1/files lie: the path of a folder that all gateways mount, or s3://bucket/folder, gs://… or
+    az://…, with credentials in the environment. Needs `response_store`, whose database has the list of them. None = no
+    files are taken."""
+    file_retention: Annotated[float, SECONDS] = 30 * 86400.0
+    """How long a file is kept whose upload does not say."""
+    max_file_bytes: Annotated[int, BYTES] = 200 * 1024 * 1024
+    """Largest file; a larger one is answered 413."""
+    max_client_file_bytes: Annotated[int, BYTES] = 10 * 1024**3
+    """Bytes of all files of one API key's client together, those with the answers of its batches included; a file more
+    is answered 400."""
+
     drain_delay: Annotated[float, SECONDS] = 3.0
     """After SIGTERM, how long requests are still taken: until everybody knows that this gateway is going."""
     drain_timeout: Annotated[float, SECONDS] = 900.0
@@ -112,12 +124,14 @@ class GatewaySettings:
             if getattr(self, name) < self.max_body_bytes:
                 below = f"{getattr(self, name)} is below --max-body-bytes {self.max_body_bytes}"
                 raise SettingError(name, f"{below}: requests in between would be told to try again, for ever")
+        if self.file_store is not None and self.response_store is None:
+            raise SettingError("file_store", "needs --response-store, whose database has the list of files")
         if self.port == self.control_port != 0 and self.control_host in (None, self.host):
             raise SettingError("port", "and --control-port must differ: metrics are not for clients")
 
 
 _TEXTS = {"host", "control_host", "root_path", "allowed_origins", "unknown_fields"}
 _NOT_POSITIVE = _TEXTS | {"pages", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
-    "response_store",
+    "response_store", "file_store",
 }  # fmt: skip
 _POSITIVE = tuple(field.name for field in fields(GatewaySettings) if field.name not in _NOT_POSITIVE)

@@ -1,11 +1,11 @@
 """The client of one request: reading its body within limits, noticing its leaving, writing the answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, unsupported_encoding
+from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, body_stalled, unsupported_encoding
 from fairlead_common.http.bodies import BodyError, BodyFault, BodyReader, HeldBody
 from fairlead_common.http.connections import StallTimer
 from fairlead_common.openai.translate import Translation
@@ -95,13 +95,28 @@ class Client:
 
     async def read(self, bodies: BodyReader, headers: Mapping[bytes, bytes], held: HeldBody) -> bytes:
         """The whole body, which stays counted. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
-        encoding = headers.get(b"content-encoding", b"identity")
-        if encoding.lower() != b"identity":
-            raise unsupported_encoding(encoding.decode("latin-1"))
+        _refuse_encoding(headers)
         try:
             return await bodies.read(headers.get(b"content-length", b""), self._receive, held)
         except BodyError as error:
             raise ClientGone if error.fault is BodyFault.CLIENT_GONE else body_refusal(error.fault, bodies) from error
+
+    async def pieces(self, headers: Mapping[bytes, bytes], timeout: float) -> AsyncIterator[bytes]:
+        """The body as it comes, of any size. `timeout`: longest wait for more, in seconds. Raises OpenAIError (408,
+        415), and ClientGone."""
+        _refuse_encoding(headers)
+        more = True
+        while more:
+            try:
+                async with asyncio.timeout(timeout):
+                    message = await self._receive()
+            except TimeoutError as error:
+                raise body_stalled(timeout) from error
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            more = message.get("more_body", False)
+            if data := message.get("body", b""):
+                yield data
 
     async def read_nothing(self) -> None:
         """Takes the body of a request that has none, so that `watch` may be entered."""
@@ -170,3 +185,9 @@ class Client:
     def close(self) -> None:
         """Whatever happened, no more is written."""
         self._timer.close()
+
+
+def _refuse_encoding(headers: Mapping[bytes, bytes]) -> None:
+    encoding = headers.get(b"content-encoding", b"identity")
+    if encoding.lower() != b"identity":
+        raise unsupported_encoding(encoding.decode("latin-1"))

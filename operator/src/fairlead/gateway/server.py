@@ -27,7 +27,7 @@ from fairlead.gateway.observation import Refusals
 from fairlead.gateway.openai.errors import OpenAIError, http_refusal
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.gateway.signals_stream import SignalsStream
-from fairlead.gateway.stored.keeper import Keeper
+from fairlead.gateway.storage import make_storage
 from fairlead.routing.datastore import Datastore
 from fairlead_common.http.client import HttpClient
 from fairlead_common.http.connections import CutConnections, listening_socket
@@ -91,14 +91,10 @@ class Gateway:
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
         injector = Injector(self.pools, self.upstream, settings)
-        self.keeper = None
-        if settings.response_store is not None:
-            from fairlead.gateway.stored.store import ResponseStore, store_url  # with 23 MB of libraries
-
-            store = ResponseStore(store_url(settings.response_store), settings.response_retention)
-            self.keeper = Keeper(store, settings.max_body_bytes)
+        self.storage = None if settings.response_store is None else make_storage(settings, settings.response_store)
+        self.keeper = None if self.storage is None else self.storage.responses
         self.app = GatewayApp(
-            self.pools, director, self.metrics, refusals, pacer, settings, access, injector, self.keeper
+            self.pools, director, self.metrics, refusals, pacer, settings, access, injector, self.storage
         )
         self.metrics.gauges["ready"].set_function(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
@@ -142,15 +138,15 @@ class Gateway:
         looking = asyncio.create_task(self.app.histories.run())
         admitting = asyncio.create_task(self.access.run(), name="following the API keys")
         followers = [following, admitting]
-        if self.keeper is not None:
-            followers.append(asyncio.create_task(self.keeper.run(), name="keeping responses"))
+        if self.storage is not None:
+            followers += [asyncio.create_task(work, name=name) for name, work in self.storage.works()]
         for follower in followers:
             follower.add_done_callback(self._follower_ended)
         logger.info("serving on port %d; metrics, signals and probes on port %d", self.port, self.control_port)
         try:
             await serving
-            if self.keeper is not None:
-                await self.keeper.close(max(0.0, self._cut_at - time.monotonic()))
+            if self.storage is not None:
+                await self.storage.close(max(0.0, self._cut_at - time.monotonic()))
         finally:
             self.signals.close()
             self._control.stop()
@@ -158,6 +154,8 @@ class Gateway:
             for follower in (looking, *followers):
                 follower.cancel()
             await asyncio.gather(signalling, looking, *followers, return_exceptions=True)
+            if self.storage is not None:
+                self.storage.database.close()
             self.upstream.close()
             self.tokenizers.close()
 

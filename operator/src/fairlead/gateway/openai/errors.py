@@ -165,6 +165,18 @@ def unknown_path(method: str, path: str, there: str) -> OpenAIError:
     return OpenAIError(404, message, code="unknown_url")
 
 
+def body_stalled(seconds: float) -> OpenAIError:
+    """408: nothing more of the body came. The connection is closed."""
+    message = f"Nothing more of the request body came for {seconds:g} seconds."
+    return OpenAIError(408, message, code="request_timeout", headers=((b"connection", b"close"),))
+
+
+def no_files(path: str) -> OpenAIError:
+    """404: this gateway keeps no files."""
+    message = f"{path}: files are not kept here; whoever runs this gateway may set --file-store and --response-store."
+    return OpenAIError(404, message, code="not_stored")
+
+
 def not_stored(path: str) -> OpenAIError:
     """404: this gateway has no store of responses."""
     message = f"{path}: responses are not stored here; whoever runs this gateway may set --response-store."

@@ -245,7 +245,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Prepares the database, and then says what runs here and deletes what is old, for ever."""
-        while not await self._tried("is not ready", self.store.start):
+        while not await self._tried("is not ready", self.store.database.start):
             await asyncio.sleep(TOUCH_SECONDS)
         expired = 0.0
         while True:
@@ -264,7 +264,6 @@ class Keeper:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        self.store.close()
 
     async def _touch(self, running: Collection[str]) -> None:
         for response_id in await self.store.touch(running):

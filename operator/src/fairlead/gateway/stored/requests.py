@@ -1,12 +1,12 @@
 """`/v1/responses/{id}`: what clients ask of stored responses."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import parse_qs
 
 import msgspec
 
 from fairlead.gateway.openai.errors import OpenAIError, bad_request, method_not_allowed
+from fairlead.gateway.openai.query import number_in, page_of
 from fairlead.gateway.request_client import Client, ClientGone
 from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
 from fairlead.gateway.stored.keeper import Keeper, unreachable
@@ -83,7 +83,7 @@ async def _get(keeper: Keeper, owner: str, response_id: str, query: str, client:
     if asked.get("stream", ["false"])[-1] != "true":
         await client.reply(200, msgspec.json.encode(await keeper.store.get(owner, response_id)))
         return
-    after = _number(asked, "starting_after", -1, lambda number: True)
+    after = number_in(asked, "starting_after", -1, lambda number: True, "of an event")
     await client.read_nothing()
     with suppress(ClientGone):
         async with client.watch:
@@ -92,31 +92,15 @@ async def _get(keeper: Keeper, owner: str, response_id: str, query: str, client:
 
 async def _input_items(keeper: Keeper, owner: str, response_id: str, query: str) -> Json:
     """A page of the items that the response was made of, earlier turns included, the newest first."""
-    asked = parse_qs(query)
-    limit = _number(asked, "limit", 20, lambda number: 1 <= number <= MAX_ITEMS)
-    order = asked.get("order", ["desc"])[-1]
-    if order not in ("asc", "desc"):
-        raise bad_request(f"order must be asc or desc, not {order!r}", param="order")
+    asked = page_of(query, default_limit=20, max_limit=MAX_ITEMS)
     found = await keeper.history(owner, response_id)
-    if order == "desc":
+    if asked.is_newest_first:
         found.reverse()
-    if after := asked.get("after"):
+    if asked.after is not None:
         ids = [item["id"] for item in found]
-        if after[-1] not in ids:
-            raise bad_request(f"after: there is no item {after[-1]!r} of this response", param="after")
-        found = found[ids.index(after[-1]) + 1 :]
-    page = found[:limit]
+        if asked.after not in ids:
+            raise bad_request(f"after: there is no item {asked.after!r} of this response", param="after")
+        found = found[ids.index(asked.after) + 1 :]
+    page = found[: asked.limit]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
-    return {"object": "list", "data": page, **ends, "has_more": len(found) > limit}
-
-
-def _number(asked: dict[str, list[str]], name: str, default: int, is_right: Callable[[int], bool]) -> int:
-    text = asked.get(name, [str(default)])[-1]
-    try:
-        number = int(text)
-    except ValueError:
-        number = None
-    if number is None or not is_right(number):
-        allowed = f"from 1 to {MAX_ITEMS}" if name == "limit" else "of an event"
-        raise bad_request(f"{name} must be a number {allowed}, not {text!r}", param=name)
-    return number
+    return {"object": "list", "data": page, **ends, "has_more": len(found) > asked.limit}

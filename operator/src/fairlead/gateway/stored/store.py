@@ -1,79 +1,31 @@
-"""The store of responses: SQLAlchemy over SQLite or PostgreSQL, in threads of its own.
-
-Statements are short; a database that stands still keeps `NUM_THREADS` threads, and everybody else waits for theirs.
-Items belong to the conversation: a response's history are the items of its chain of previous responses.
+"""The store of responses. Items belong to the conversation: a response's history are the items of its chain of
+previous responses.
 """
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import sqlalchemy as sql
-from alembic import command
-from alembic.config import Config
-from sqlalchemy.exc import SQLAlchemyError
 
-from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
+from fairlead.gateway.stored.database import Database
+from fairlead.gateway.stored.errors import RUNNING, Json, NotStored
 from fairlead.gateway.stored.event_log import BEFORE_FIRST, LoggedEvent, unpacked
 from fairlead.gateway.stored.tables import events, items, responses
 
 LOST_SECONDS = 30.0
 """A running response that no gateway has touched for so long is lost."""
-NUM_THREADS = 4
 MAX_TURNS = 10_000
-_TIMEOUT_SECONDS = 10
-_MIGRATION_LOCK = 0x666C_7374
-
-T = TypeVar("T")
-
-
-def store_url(written: str) -> str:
-    """A URL, or what the file after `@` holds. Raises StoreError."""
-    if not written.startswith("@"):
-        return written
-    try:
-        return Path(written[1:]).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"the file {written[1:]} with its URL cannot be read: {error}") from None
 
 
 class ResponseStore:
-    """One database. `owner`: whose responses; nobody sees those of another."""
+    """In one database. `owner`: whose responses; nobody sees those of another."""
 
-    def __init__(self, url: str, retention: float) -> None:
-        """`url`: as SQLAlchemy reads it. `retention`: seconds from a conversation's last turn. Raises StoreError for a
-        URL that is none."""
+    def __init__(self, database: Database, retention: float) -> None:
+        """`retention`: seconds from a conversation's last turn."""
+        self.database = database
         self._retention = retention
-        try:
-            parsed = sql.make_url(url)
-            if parsed.drivername == "postgresql":
-                parsed = parsed.set(drivername="postgresql+psycopg")
-            is_sqlite = parsed.get_backend_name() == "sqlite"
-            if is_sqlite and not parsed.database:
-                raise StoreError("a SQLite database needs a file, as in sqlite:////var/lib/fairlead/responses.db")
-            timeout = {"timeout": _TIMEOUT_SECONDS} if is_sqlite else {"connect_timeout": _TIMEOUT_SECONDS}
-            self._engine = sql.create_engine(
-                parsed, connect_args=timeout, pool_pre_ping=True, pool_timeout=_TIMEOUT_SECONDS
-            )
-        except (SQLAlchemyError, ImportError) as error:
-            raise StoreError(str(error)) from None
-        sql.event.listen(self._engine, "connect", _prepared_sqlite if is_sqlite else _prepared_postgres)
-        self._is_sqlite = is_sqlite
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="store")
-
-    async def start(self) -> None:
-        """Brings the tables to this version. Raises StoreError."""
-        await self._run(self._migrate)
-
-    def close(self) -> None:
-        """No more calls."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._engine.dispose()
 
     async def begin(self, owner: str, response: Json, given: Sequence[Json], *, is_logged: bool = False) -> None:
         """A response that is being made; `given`: its new items; `is_logged`: whether its events will come. The whole
@@ -98,7 +50,7 @@ class ResponseStore:
                 row = {"response_id": response["id"], "number": BEFORE_FIRST, "data": b""}
                 connection.execute(events.insert().values(row))
 
-        await self._run(put)
+        await self.database.run(put)
 
     async def log(self, response_id: str, number: int, data: bytes) -> None:
         """More events of a response, unless it has been deleted. `number`: of the first. Raises StoreError."""
@@ -109,7 +61,7 @@ class ResponseStore:
                 row = {"response_id": response_id, "number": number, "data": data}
                 connection.execute(events.insert().values(row))
 
-        await self._run(put)
+        await self.database.run(put)
 
     async def logged(self, response_id: str, after: int) -> list[LoggedEvent] | None:
         """Events of a response from about this number on, with the last in any case; None = they are not logged.
@@ -122,7 +74,7 @@ class ResponseStore:
             wanted = sql.select(events.c.data).where(of_response & (events.c.number >= start))
             return list(connection.execute(wanted.order_by(events.c.number)).scalars())
 
-        rows = await self._run(read)
+        rows = await self.database.run(read)
         return [event for row in rows for event in unpacked(row)] if rows else None
 
     async def end(self, response: Json) -> bool:
@@ -138,7 +90,7 @@ class ResponseStore:
             _put_items(connection, response["id"], position, response["output"], is_output=True)
             return True
 
-        return await self._run(put)
+        return await self.database.run(put)
 
     async def get(self, owner: str, response_id: str) -> Json:
         """The response as it is now. Raises NotStored and StoreError."""
@@ -149,7 +101,7 @@ class ResponseStore:
             found = connection.execute(sql.select(items.c.data).where(written).order_by(items.c.position)).scalars()
             return _response(row) | {"output": [msgspec.json.decode(each) for each in found]}
 
-        return await self._run(read)
+        return await self.database.run(read)
 
     async def history(self, owner: str, response_id: str, *, with_output: bool, max_bytes: int) -> list[Json]:
         """Items of the conversation up to this response, whose own output may be left out. Raises NotStored,
@@ -171,7 +123,7 @@ class ResponseStore:
                     found.append(data[0])
             return [msgspec.json.decode(each) for each in found]
 
-        return await self._run(read)
+        return await self.database.run(read)
 
     async def referenced(self, owner: str, ids: Collection[str]) -> dict[str, Json]:
         """Items by id, as far as they are stored. Raises StoreError."""
@@ -182,7 +134,7 @@ class ResponseStore:
             rows = connection.execute(sql.select(items.c.id, items.c.data).select_from(of_owner).where(wanted))
             return {row.id: msgspec.json.decode(row.data) for row in rows}
 
-        return await self._run(read)
+        return await self.database.run(read)
 
     async def delete(self, owner: str, response_id: str) -> None:
         """With all that belongs to it. Raises NotStored and StoreError."""
@@ -191,7 +143,7 @@ class ResponseStore:
             _row(connection, owner, response_id)
             _drop(connection, [response_id])
 
-        await self._run(drop)
+        await self.database.run(drop)
 
     async def cancel(self, owner: str, response_id: str) -> Json:
         """The response, cancelled where it still ran. Raises NotStored and StoreError."""
@@ -203,7 +155,7 @@ class ResponseStore:
                 running = (responses.c.id == response_id) & responses.c.status.in_(RUNNING)
                 connection.execute(responses.update().where(running).values(changes))
 
-        await self._run(mark)
+        await self.database.run(mark)
         return await self.get(owner, response_id)
 
     async def touch(self, ids: Collection[str]) -> set[str]:
@@ -214,7 +166,7 @@ class ResponseStore:
             connection.execute(responses.update().where(running).values(touched_at=time.time()))
             return set(ids) - set(connection.execute(sql.select(responses.c.id).where(running)).scalars())
 
-        return await self._run(mark)
+        return await self.database.run(mark)
 
     async def expire(self) -> int:
         """Deletes what is older than the retention; the number of responses. Raises StoreError."""
@@ -225,42 +177,7 @@ class ResponseStore:
             _drop(connection, ids)
             return len(ids)
 
-        return await self._run(drop)
-
-    async def _run(self, work: Callable[[sql.Connection], T]) -> T:
-        """In a thread and a transaction."""
-
-        def done() -> T:
-            with self._engine.begin() as connection:
-                return work(connection)
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, done)
-        except SQLAlchemyError as error:
-            raise StoreError(" ".join(str(getattr(error, "orig", None) or error).split())) from error
-
-    def _migrate(self, connection: sql.Connection) -> None:
-        if not self._is_sqlite:  # of several gateways that start together, one changes the tables
-            connection.execute(sql.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-        config = Config()
-        config.set_main_option("script_location", "fairlead.gateway.stored:migrations")
-        config.attributes["connection"] = connection
-        with _migrating:
-            command.upgrade(config, "head")
-
-
-_migrating = threading.Lock()
-"""Alembic's context is one per process."""
-
-
-def _prepared_sqlite(connection: Any, _: object) -> None:
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _prepared_postgres(connection: Any, _: object) -> None:
-    connection.execute(f"SET statement_timeout = '{_TIMEOUT_SECONDS}s'")
-    connection.commit()
+        return await self.database.run(drop)
 
 
 def _row(connection: sql.Connection, owner: str, response_id: str) -> Any:

@@ -1,5 +1,5 @@
-"""Tables of the store: responses, the items that each was given and wrote, and events of those streamed in the
-background. Changes need a migration beside."""
+"""Tables of the store: responses, the items that each was given and wrote, events of those streamed in the
+background; files of clients. Changes need a migration beside."""
 
 import sqlalchemy as sql
 
@@ -33,4 +33,17 @@ events = sql.Table(
     sql.Column("response_id", sql.String(80), primary_key=True),
     sql.Column("number", sql.Integer, primary_key=True),  # of the first event in the row; -1 = the log's beginning
     sql.Column("data", sql.LargeBinary, nullable=False),  # as `event_log.packed` writes them
+)
+
+files = sql.Table(
+    "files",
+    metadata,
+    sql.Column("id", sql.String(80), primary_key=True),
+    sql.Column("owner", sql.Text, nullable=False, index=True),
+    sql.Column("purpose", sql.String(40), nullable=False),
+    sql.Column("filename", sql.Text, nullable=False),
+    sql.Column("num_bytes", sql.BigInteger, nullable=False),
+    sql.Column("created_at", sql.Double, nullable=False),
+    sql.Column("expires_at", sql.Double, nullable=False, index=True),
+    sql.Column("is_ready", sql.Boolean, nullable=False),  # whether all of its bytes are in the file store
 )
