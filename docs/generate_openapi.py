@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 
 from fairlead import __version__
+from fairlead.gateway.batches.batch import ENDPOINTS
+from fairlead.gateway.batches.requests import BATCHES_PATH
+from fairlead.gateway.batches.requests import MAX_PAGE as MAX_BATCHES
 from fairlead.gateway.files.requests import FILES_PATH, MAX_PAGE, PURPOSE
 from fairlead.gateway.model_history import ModelDetail
 from fairlead.gateway.model_states import PATH_STATES, ModelStates
@@ -52,6 +55,8 @@ ERRORS = {
     504: "A replica took it and then kept silent",
 }
 """Status → when."""
+CONFLICTS = {409: "It has ended, or something reads it"}
+"""Of batches and their files."""
 OF_LISTS = (400, 401, 404, 405, 429, 431, 500, 503)
 """Those of requests without a body that no engine answers."""
 RETRYING = (429, 503)
@@ -134,7 +139,7 @@ def document() -> Document:
     )
     paths[f"{PATH_REQUESTS}/{{id}}"] = {"get": _with_names(request, "id")}
     paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
-    paths |= _stored() | _files()
+    paths |= _stored() | _files() | _batches()
     described = _read("openapi", "This document", None)
     paths[PATH_DOCUMENT] = {"get": described}
     _, states = msgspec.json.schema_components(
@@ -226,6 +231,8 @@ def _files() -> Document:
     create = _operation("files", "create_file", "Uploads a file", whole)
     create |= {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": upload}}}}
     create["responses"] |= _refusals((408, 413, 415))
+    delete = _operation("files", "delete_file", "Deletes a file", whole, _NAME)
+    delete["responses"] |= _refusals((409,))
     return {
         FILES_PATH: {
             "get": _operation(
@@ -237,12 +244,40 @@ def _files() -> Document:
         },
         one: {
             "get": _operation("files", "get_file", "A file, without its bytes", whole, _NAME),
-            "delete": _operation("files", "delete_file", "Deletes a file", whole, _NAME),
+            "delete": delete,
         },
         f"{one}/content": {
             "get": _operation("files", "get_file_content", "Its bytes", whole | {"content": content}, _NAME),
         },
     }  # fmt: skip
+
+
+def _batches() -> Document:
+    """`/v1/batches`, where files are kept."""
+    one = f"{BATCHES_PATH}/{{id}}"
+    whole = _answer("Successful Response", _OBJECT, HEADER_REQUEST_ID)
+    asked = {
+        "type": "object",
+        "required": ["input_file_id", "endpoint", "completion_window"],
+        "properties": {
+            "input_file_id": {"type": "string", "description": "Of a file with a line for each request."},
+            "endpoint": {"enum": list(ENDPOINTS), "description": "What every line asks for."},
+            "completion_window": {"type": "string", "description": "Such as `24h`; what is not run then expires."},
+            "metadata": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+            "output_expires_after": {"type": ["object", "null"], "description": "As of files."},
+        },
+    }
+    create = _operation("batches", "create_batch", "Begins a batch", whole)
+    create |= {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}}
+    create["responses"] |= _refusals((408, 413, 415))
+    cancel = _operation("batches", "cancel_batch", "Ends a batch; answers that came are kept", whole, _NAME)
+    cancel["responses"] |= _refusals((408, 409, 413, 415))
+    listed = _operation("batches", "list_batches", "Batches of this key", whole, *_page("batch", 20, MAX_BATCHES))
+    return {
+        BATCHES_PATH: {"get": listed, "post": create},
+        one: {"get": _operation("batches", "get_batch", "A batch, and how far it is", whole, _NAME)},
+        f"{one}/cancel": {"post": cancel},
+    }
 
 
 _PROBE: Document = {
@@ -329,7 +364,7 @@ def _refusals(statuses: Any, schema: str = "ErrorReply") -> Document:
     reply = {"$ref": f"#/components/schemas/{schema}"}
     return {
         str(status): _answer(
-            f"{HTTPStatus(status).phrase}. {ERRORS[status]}", reply,
+            f"{HTTPStatus(status).phrase}. {(ERRORS | CONFLICTS)[status]}", reply,
             *((HEADER_REQUEST_ID,) if status != 431 else ()), *((special[status],) if status in special else ()),
         )
         for status in statuses

@@ -93,6 +93,8 @@ def gateway_scrape() -> str:
     tokenizers.fail(replica.digest, b"", "it takes too long")
     seen.attempt_failed(request, "engine_full")
     seen.injected(200)
+    seen.batch_line("completed")
+    seen.batch_ended("completed")
     return seen.exposition().decode()
 
 

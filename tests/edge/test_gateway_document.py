@@ -61,6 +61,7 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
     forwarded = {*FORWARDED_PATHS, INJECT_PATH}
     stored = {f"/v1/responses/{{id}}{action}" for action in ("", "/cancel", "/input_items")}
     stored |= {"/v1/files", "/v1/files/{id}", "/v1/files/{id}/content"}
+    stored |= {"/v1/batches", "/v1/batches/{id}", "/v1/batches/{id}/cancel"}
     answered = {*PROBES, *MODEL_QUESTIONS, "/v1/models", "/v1/models/{id}", PATH_STATES, "/openapi.json"}
     looked_up = {f"{PATH_STATES}/{{namespace}}/{{name}}", f"{PATH_REQUESTS}/{{id}}"}
     assert set(document["paths"]) == forwarded | stored | answered | looked_up

@@ -4,8 +4,9 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,9 @@ import pytest
 import uvloop
 
 from fairlead.fleet.directory import Pool
+from fairlead.gateway.access import KeyedAccess
 from fairlead.gateway.server import Gateway
+from fairlead.gateway.stored.errors import StoreError
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway
 from fairlead_testing.static_fleet import StaticFleet
@@ -133,3 +136,29 @@ async def start() -> AsyncIterator[Start]:
             return Setup(gateway, fleet, url, made, http, client)
 
         yield make
+
+
+KEYS = {"ada": "a" * 20, "bob": "b" * 20}
+
+
+@pytest.fixture
+def with_files(start: Start) -> Start:
+    """`await with_files(folder)`: like `start`, of a gateway that keeps files and runs batches; `keyed`: for KEYS."""
+
+    async def make(folder: Path, *, keyed: bool = False, **options: Any) -> Setup:
+        if keyed:
+            (folder / "keys").mkdir(exist_ok=True)
+            for name, key in KEYS.items():
+                (folder / "keys" / name).write_text(key)
+            options["access"] = KeyedAccess(folder / "keys")
+        stores = {"response_store": f"sqlite:///{folder}/store.db", "file_store": f"{folder}/files"}
+        setup = await start(**stores | options)
+        assert setup.gateway.storage is not None and setup.gateway.storage.files is not None
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(StoreError):
+                    await setup.gateway.storage.files.table.totals()
+                    return setup
+                await asyncio.sleep(0.02)
+
+    return make

@@ -357,6 +357,9 @@ class Autoscaling:
         Seconds | None, Constraints(default_text=f"{format_duration(DEFAULT_SCALE_TO_ZERO_AFTER)} with minReplicas: 0")
     ] = None
     """Time without any request, arriving, waiting or running, before the last replica goes; needs minReplicas: 0."""
+    scale_for_batches: bool = False
+    """Whether lines of batches (/v1/batches) are demand: replicas are added for them, and a fleet at zero starts. Else
+    they take what others leave of the replicas that there are, and neither add nor keep any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

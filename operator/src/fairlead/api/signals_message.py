@@ -73,6 +73,8 @@ class ModelSignals(msgspec.Struct, kw_only=True):
     oldest_wait_seconds: float = 0.0
     running: int = 0
     """Requests that are with a replica now."""
+    batch_kv_tokens: int = 0
+    """Prompt tokens of lines of batches that are with a replica now and are no demand: nothing else counts those."""
     ttft: list[int] = msgspec.field(default_factory=no_seconds)
     """From arrival to first token, counted when the token came; of streamed answers. Buckets of `SECONDS_BOUNDS`."""
     predicted_ttft: list[int] = msgspec.field(default_factory=no_seconds)

@@ -182,6 +182,7 @@ class Readings:
                 (each.least(model, "oldest_wait_seconds", LASTING_SECONDS) for each in windows), default=0.0
             ),
             running=sum(each.running for each in now),
+            batch_kv_tokens=sum(each.batch_kv_tokens for each in now),
             lasting_running=sum(each.least(model, "running", SHORTEST_DEMAND_WINDOW) for each in windows),
             arrivals_per_second=sure,
             arrivals_per_second_high=max(

@@ -72,6 +72,8 @@ class Demand:
     """Age of the oldest waiting request; the minimum over the last seconds."""
     running: int = 0
     """Requests sent to replicas and not finished."""
+    batch_kv_tokens: int = 0
+    """Tokens of lines of batches in the replicas' caches, for which no replica is added or kept."""
     lasting_running: float = 0.0
     """The fewest of these in the last seconds."""
     arrivals_per_second: float = 0.0
@@ -141,12 +143,14 @@ class Demand:
     @property
     def kv_tokens(self) -> int:
         """Tokens of running requests in the replicas' caches."""
-        return sum(load.kv_tokens for load in self._working)
+        return max(0, sum(load.kv_tokens for load in self._working) - self.batch_kv_tokens)
 
     @property
     def kv_blocks_used(self) -> int:
         """Blocks of the replicas' caches held by running requests."""
-        return sum(load.kv_blocks_total - load.kv_blocks_free for load in self._working)
+        used = sum(load.kv_blocks_total - load.kv_blocks_free for load in self._working)
+        all_tokens = sum(load.kv_tokens for load in self._working)
+        return used if not self.batch_kv_tokens or not all_tokens else round(used * self.kv_tokens / all_tokens)
 
     @property
     def _working(self) -> list[ReplicaSignals]:

@@ -54,6 +54,8 @@ class FleetModel:
     """How a replica is picked, and how long requests may wait."""
     target_ttft_seconds: float | None = None
     """What its autoscaling holds the time to first token to; None = no target."""
+    scale_for_batches: bool = False
+    """Whether lines of batches are demand that the fleet grows for."""
     target_percentile: int = 90
     """Share of requests, in percent, that the target is for."""
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -300,6 +302,7 @@ def served_model(deployment: LLMDeployment) -> FleetModel:
         routing=spec.routing,
         target_ttft_seconds=targets.time_to_first_token,
         target_percentile=targets.percentile,
+        scale_for_batches=bool(spec.autoscaling and spec.autoscaling.scale_for_batches),
     )
 
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,10 @@ import msgspec
 
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.gateway.access import Access
+from fairlead.gateway.batches import requests as batch_requests
+from fairlead.gateway.batches.batch_run import Answer
+from fairlead.gateway.batches.requests import BATCHES_PATH
+from fairlead.gateway.batches.runner import BatchRunner
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.injector import Injector, is_injection
 from fairlead.gateway.dispatch.pools import Pools
@@ -27,7 +31,7 @@ from fairlead.gateway.gateway_metrics import CONTENT_TYPE, GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.model_history import ModelDetail, ModelHistories
 from fairlead.gateway.model_states import PATH_STATES, model_states
-from fairlead.gateway.observation import Observation, Refusals, log_request
+from fairlead.gateway.observation import Observation, OnDispatched, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import (
@@ -40,7 +44,7 @@ from fairlead.gateway.openai.parse import (
 )
 from fairlead.gateway.openai.routes import PATH_DOCUMENT, document
 from fairlead.gateway.recent_requests import NUM_KEPT, PATH_REQUESTS, RecentRequests, RequestRecord
-from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
+from fairlead.gateway.request_client import AbsentClient, Client, ClientGone, Receive, Send
 from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.gateway.storage import Storage
 from fairlead.gateway.stored import requests as stored_requests
@@ -146,6 +150,11 @@ class GatewayApp:
             rest, query = target.path.removeprefix(FILES_PATH).strip("/"), scope["query_string"].decode("latin-1")
             timeout = self.settings.body_timeout
             await file_requests.answer(self.storage.files, method, rest, query, headers, client, timeout)
+        elif f"{target.path}/".startswith(f"{BATCHES_PATH}/"):
+            if self.storage is None or self.storage.batches is None:
+                raise errors.no_files(path)
+            rest, query = target.path.removeprefix(BATCHES_PATH).strip("/"), scope["query_string"].decode("latin-1")
+            await self._batches(self.storage.batches, method, rest, query, headers, client)
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
@@ -164,6 +173,48 @@ class GatewayApp:
             await client.reply(200, await document())
         else:
             raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions")
+
+    async def _batches(
+        self, runner: BatchRunner, method: str, rest: str, query: str, headers: Headers, client: Client
+    ) -> None:
+        with suppress(ClientGone), self._bodies.held() as held:
+            body = await client.read(self._bodies, headers, held)
+            check_cost(body)
+            await batch_requests.answer(runner, method, rest, query, body, client)
+
+    async def serve_line(
+        self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
+    ) -> Answer:
+        """A line of a batch, as if its client had sent it: queued behind everybody else, and counted."""
+        absent = AbsentClient()
+        client = Client(
+            absent.receive,
+            absent.send,
+            request_id=request_id,
+            stall_timeout=absent.STALL_SECONDS,
+            translation=translation_of(path),
+        )
+        client.name = owner or None
+        observers = self.metrics, self._recent, OnDispatched(on_dispatched)
+        seen = Observation(request_id, path, observers=observers, client=client.name, is_spare=True)
+        try:
+            await self._observed(client, seen, self._serve_body(routes.Target(path, None), body, client, seen))
+        finally:
+            client.close()
+        return Answer(absent.status, absent.body)
+
+    async def _serve_body(self, target: routes.Target, body: bytes, client: Client, seen: Observation) -> bool:
+        """True. Refusals become the answer."""
+        try:
+            request, turn = await self._parsed(target, body, {}, client, seen)
+            request.is_spare = True
+            seen.parsed(request)
+            if turn is not None and self.keeper is not None:
+                return await self._serve_turn(self.keeper, turn, request, client, seen)
+        except OpenAIError as error:
+            await _refuse(error, client, seen)
+            return True
+        return await self._direct(request, client, seen)
 
     def _looked_up(self, path: str, client: str | None) -> ModelDetail | RequestRecord:
         """One model's last hour, or one request. Raises OpenAIError (404)."""

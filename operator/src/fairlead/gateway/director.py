@@ -28,7 +28,7 @@ class Director:
         ticket = pool.ticket(request)  # in line, kept through every attempt
         await pool.tokenize(ticket)  # ids and block hashes, once; off the loop when long; 400 where it fits no replica
         request.on_read()
-        seen.demands(pool.counters, ticket)
+        seen.demands(pool.counters_of(ticket), ticket)
         num_failures = num_deaths = 0
         while True:  # a second attempt only before the client's first byte
             async with pool.admit(ticket) as attempt:  # queue, hold while none is ready; 429, 503

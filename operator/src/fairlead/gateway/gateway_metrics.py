@@ -63,6 +63,11 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Tokens of those requests, counted as in tokens_total; kind is prompt or completion",
         ("client", "kind"),
     ),
+    "batches_total": ("Batches that ended at this gateway, by how", ("status",)),
+    "batch_lines_total": (
+        "Lines of batches; result is completed or failed (an answer was stored), or retried (a try without an answer)",
+        ("result",),
+    ),
     "connections_cut_total": ("Connections that were ended without an answer, by reason", ("reason",)),
 }
 """Name without prefix → help, labels."""
@@ -96,6 +101,9 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "1 while the API keys that are checked are those configured; 0: these cannot be read, and older ones hold",
         (),
     ),
+    "batches_running": ("Batches that this gateway runs", ()),
+    "stored_files": ("Files of clients in the store that gateways share, as of the last ten minutes", ()),
+    "stored_file_bytes": ("Bytes of those files", ()),
     "open_connections": (
         "Connections that are open, idle ones included; port is clients or control (metrics, signals and probes)",
         ("port",),
@@ -103,7 +111,11 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Name without prefix → help, labels."""
 _OF_POOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "queue_requests": ("Requests that wait in the gateway for a replica", _SELECTABLE),
+    "queue_requests": (
+        "Requests that wait in the gateway for a replica, without lines of batches unless scaleForBatches is set",
+        _SELECTABLE,
+    ),
+    "queue_batch_lines": ("Lines of batches that wait in the gateway for spare capacity", ("model",)),
     "queue_bytes": ("Bytes of the bodies of those requests", ("model",)),
     "queue_oldest_wait_seconds": ("How long the first in line has waited", ("model",)),
     "ready_replicas": ("Replicas that may be sent requests", ("model",)),
@@ -175,7 +187,7 @@ class GatewayMetrics(Observer, Collector):
 
     def first_token(self, seen: Observation) -> None:
         """Counts a first token at its arrival, and the prediction's error."""
-        if seen.ttft_seconds is None or not seen.shows_ttft:
+        if seen.ttft_seconds is None or not seen.shows_ttft or seen.is_spare:
             return
         self._observe("time_to_first_token_seconds", seen.model, seen.ttft_seconds)
         if (predicted := seen.predicted_ttft_seconds) is not None:
@@ -187,8 +199,9 @@ class GatewayMetrics(Observer, Collector):
         """Counts a request that is over."""
         model = seen.model
         self._count("requests_total", model, str(seen.outcome), str(seen.status))
-        self._observe("request_duration_seconds", model, seen.duration_seconds)
-        if seen.num_attempts or seen.queue_seconds:  # who waited in vain waited longest
+        if not seen.is_spare:
+            self._observe("request_duration_seconds", model, seen.duration_seconds)
+        if (seen.num_attempts or seen.queue_seconds) and not seen.is_spare:  # who waited in vain waited longest
             self._observe("queue_wait_seconds", model, seen.queue_seconds)
         if seen.client is not None:
             self._count("client_requests_total", seen.client, str(seen.outcome))
@@ -210,6 +223,14 @@ class GatewayMetrics(Observer, Collector):
         """Counts an injection into an answer."""
         self._count("injections_total", str(status))
 
+    def batch_line(self, result: str) -> None:
+        """Counts a line of a batch."""
+        self._count("batch_lines_total", result)
+
+    def batch_ended(self, status: str) -> None:
+        """Counts a batch that is over."""
+        self._count("batches_total", status)
+
     def attempt_failed(self, seen: Observation, failure: str) -> None:
         """Counts an attempt without success."""
         self._count("failed_attempts_total", seen.model, failure)
@@ -227,7 +248,8 @@ class GatewayMetrics(Observer, Collector):
             loads = [self._datastore.load(replica.uid, now) for replica in replicas]
             doubted = {each.uid for each in replicas if self._datastore.approximates(each.uid)}
             known = {each.uid for each in replicas if index.seq(each.uid) is not None}
-            families["queue_requests"].add_metric(selectable, len(queue))
+            families["queue_requests"].add_metric(selectable, pool.num_waiting)
+            families["queue_batch_lines"].add_metric([label], queue.num_spare)
             figures = {
                 "queue_bytes": queue.num_bytes,
                 "queue_oldest_wait_seconds": queue.oldest_wait_seconds(now),

@@ -81,8 +81,8 @@ class ModelHistory:
         moment = ModelMoment(
             time=wall,
             replicas=replica_stages(live),
-            waiting=len(live.queue),
-            running=live.router.in_flight.total,
+            waiting=live.num_waiting,
+            running=live.num_running,
             arrivals_per_second=(counters.num_arrivals - self._num_arrivals) / elapsed,
             ttft_seconds=ttft.since(self._ttft).percentile(live.model.target_percentile),
         )

@@ -123,6 +123,6 @@ def model_state(live: ModelPool, pools: Pools) -> ModelState:
         state=pool.state,
         message=pool.trouble if pool.replicas else pool.outlook.message,
         replicas=replica_stages(live),
-        waiting=len(live.queue),
+        waiting=live.num_waiting,
         capabilities=list(pool.capabilities),
     )

@@ -3,6 +3,7 @@ scales by."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairlead.api.signals_message import ModelSignals, count_seconds, count_tokens
@@ -50,6 +51,18 @@ class Observer:
         """The request is over, however it ended."""
 
 
+class OnDispatched(Observer):
+    """Calls something when an attempt begins."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def dispatched(self, seen: "Observation") -> None:
+        self._call()
+
+
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -66,6 +79,8 @@ class Observation:
     """Loop time."""
     client: str | None = None
     """The client whose API key came with the request; None = no keys are used."""
+    is_spare: bool = False
+    """Whether it is a line of a batch, which waits for spare capacity: its times say nothing of the service."""
     asked_model: str = ""
     """As the client wrote it."""
     model: str = ""

@@ -187,6 +187,30 @@ class Client:
         self._timer.close()
 
 
+class AbsentClient:
+    """The connection of a client that is not there: never leaves, and keeps the answer."""
+
+    STALL_SECONDS = 3600.0
+    """No limit: what is written is read at once."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        """0 = there is no whole answer."""
+        self.body = b""
+        self._status = 0
+
+    async def receive(self) -> Message:
+        """Never returns."""
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def send(self, message: Message) -> None:
+        self._status = message.get("status", self._status)
+        self.body += message.get("body", b"")
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.status = self._status
+
+
 def _refuse_encoding(headers: Mapping[bytes, bytes]) -> None:
     encoding = headers.get(b"content-encoding", b"identity")
     if encoding.lower() != b"identity":

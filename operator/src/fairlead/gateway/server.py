@@ -16,6 +16,7 @@ import uvloop
 
 from fairlead.gateway.access import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
+from fairlead.gateway.batches.batch_run import Answer
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.injector import Injector
@@ -91,11 +92,18 @@ class Gateway:
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
         injector = Injector(self.pools, self.upstream, settings)
-        self.storage = None if settings.response_store is None else make_storage(settings, settings.response_store)
+        self.storage = None
+        if settings.response_store is not None:
+            self.storage = make_storage(settings, settings.response_store, self.id, self._serve_line, self.metrics)
         self.keeper = None if self.storage is None else self.storage.responses
         self.app = GatewayApp(
             self.pools, director, self.metrics, refusals, pacer, settings, access, injector, self.storage
         )
+        if self.storage is not None and self.storage.batches is not None:
+            runner, files = self.storage.batches, self.storage.batches.files
+            self.metrics.gauges["batches_running"].set_function(lambda: runner.num_running)
+            self.metrics.gauges["stored_files"].set_function(lambda: files.totals[0])
+            self.metrics.gauges["stored_file_bytes"].set_function(lambda: files.totals[1])
         self.metrics.gauges["ready"].set_function(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = listening_socket(settings.host, settings.port, backlog=BACKLOG)
@@ -118,6 +126,11 @@ class Gateway:
         self._drain_timer: asyncio.TimerHandle | None = None
         self._cut_at = math.inf
         """Monotonic time until which responses in the background may take."""
+
+    async def _serve_line(
+        self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
+    ) -> Answer:
+        return await self.app.serve_line(path, body, owner, request_id, on_dispatched)
 
     def _serving(self, app: App, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(
@@ -202,6 +215,8 @@ class Gateway:
         self._cut_at = min(self._cut_at, time.monotonic() + self.settings.drain_delay + self.settings.drain_timeout)
         self.app.draining = True
         self.signals.drain()
+        if self.storage is not None:
+            self.storage.drain()
 
     def _follower_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -6,6 +6,7 @@ only grow; followers that read nothing are cut off.
 
 import asyncio
 import logging
+from itertools import islice
 
 import msgspec
 
@@ -132,7 +133,7 @@ class SignalsStream:
 
 def model_signals(pool: ModelPool, now: float) -> ModelSignals:
     """This gateway's present signals about one model."""
-    prompts = [ticket.prompt for ticket in pool.queue]
+    prompts = [ticket.prompt for ticket in islice(pool.queue, pool.num_waiting)]  # lines of batches are the last
     stride = -(-len(prompts) // MAX_PROMPTS_LOOKED_AT) or 1
     sample = prompts[::stride]
     uncached = sum(pool.router.expected_uncached(prompt) for prompt in sample)
@@ -142,10 +143,13 @@ def model_signals(pool: ModelPool, now: float) -> ModelSignals:
     loads = [(replica, pool.datastore.load(replica.uid, now)) for replica in pool.router.replicas]
     return msgspec.structs.replace(
         pool.counters,
-        waiting=len(pool.queue),
+        waiting=pool.num_waiting,
         waiting_uncached_tokens=uncached,
-        oldest_wait_seconds=pool.queue.oldest_wait_seconds(now),
-        running=pool.router.in_flight.total,
+        oldest_wait_seconds=pool.queue.oldest_wait_seconds(now, with_spare=pool.model.scale_for_batches),
+        running=pool.num_running,
+        batch_kv_tokens=0
+        if pool.model.scale_for_batches
+        else sum(sent.num_prompt_tokens for sent in pool.router.in_flight.spare),
         num_ready=pool.num_ready,
         tokenizer_problem=pool.tokenizer_problem or "",
         replicas={

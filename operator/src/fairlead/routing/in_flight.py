@@ -42,6 +42,10 @@ class InFlightRequest:
     expectations: tuple[Expectation, ...] = ()
     """Blocks that the replica computes for this request, until the prefill is over."""
     first_token_at: float | None = None
+    is_spare: bool = False
+    """Whether it is a line of a batch."""
+    num_prompt_tokens: int = 0
+    """Of the whole prompt, cached tokens included."""
     accepted: bool = False
     """Whether the replica has begun to answer: until then it may yet refuse."""
     num_generated: int | None = None
@@ -73,6 +77,8 @@ class InFlightBook:
         self._num_proven: dict[str, int] = {}
         """By uid: the last dispatch whose prompt is known to be computed."""
         self._num_suspects = 0
+        self._spare: dict[str, dict[int, InFlightRequest]] = {}
+        """Lines of batches, by uid and dispatch number."""
 
     @property
     def total(self) -> int:
@@ -82,6 +88,15 @@ class InFlightBook:
     def count(self, uid: str) -> int:
         """Requests in flight on one replica."""
         return len(self._requests.get(uid, ()))
+
+    def num_spare(self, uid: str) -> int:
+        """Lines of batches among them."""
+        return len(self._spare.get(uid, ()))
+
+    @property
+    def spare(self) -> Iterator[InFlightRequest]:
+        """Lines of batches on all replicas."""
+        return (sent for requests in self._spare.values() for sent in requests.values())
 
     def requests(self, uid: str) -> Iterable[InFlightRequest]:
         """Requests on one replica, in the order of dispatch."""
@@ -121,6 +136,8 @@ class InFlightBook:
         self._prefilling.setdefault(sent.uid, {})[sent.dispatch] = sent
         self._last_dispatch[sent.uid] = sent.dispatch
         self._num_suspects += sent.is_suspect
+        if sent.is_spare:
+            self._spare.setdefault(sent.uid, {})[sent.dispatch] = sent
 
     def first_token(self, sent: InFlightRequest, now: float) -> bool:
         """Its first token came. Counts once, and only before the release: whether it did."""
@@ -137,6 +154,8 @@ class InFlightBook:
         sent.released = True
         self._num_suspects -= sent.is_suspect
         _remove(self._requests, sent)
+        if sent.is_spare:
+            _remove(self._spare, sent)
         if sent.first_token_at is None:
             _remove(self._prefilling, sent)
         ended = self._ended.setdefault(sent.uid, deque())
@@ -185,6 +204,10 @@ class InFlightBook:
         if not all(self._prefilling.values()) or self._prefilling.keys() - self._requests.keys():
             raise AssertionError(f"prompts without a first token are not in flight: {self._prefilling}")
         num_suspects = sum(sent.is_suspect for requests in self._requests.values() for sent in requests.values())
+        everything = (sent for requests in self._requests.values() for sent in requests.values())
+        spare = {(sent.uid, sent.dispatch) for sent in everything if sent.is_spare}
+        if spare != {(sent.uid, sent.dispatch) for sent in self.spare}:
+            raise AssertionError(f"lines of batches in flight do not add up: {spare}")
         if num_suspects != self._num_suspects:
             raise AssertionError(f"there are {num_suspects} suspects, not {self._num_suspects}")
 

@@ -18,6 +18,7 @@ from fairlead.routing.prompt import Prompt, block_size_of, keeps_states
 from fairlead.routing.replica import Candidate, Decision, Load, Replica
 from fairlead.routing.replica_state import ReplicaState
 from fairlead.routing.sessions import SessionBook
+from fairlead.routing.spare import SpareBook
 from fairlead.routing.suspects import Suspects, Suspicion
 from fairlead.routing.waits import HeldBook, SlotUse, seconds_to_slot
 from fairlead_common.openai.prompts import PromptError
@@ -54,6 +55,7 @@ class Router:
         self.overhead = OverheadBook()
         self.held = HeldBook()
         self.sessions = SessionBook()
+        self.spare = SpareBook()
         self.replicas: tuple[Replica, ...] = ()
         self._kinds: dict[tuple[str, int, bool], list[Replica]] = {}
         """Replicas by digest, block size and whether they keep states, for one walk of the index per kind."""
@@ -68,7 +70,15 @@ class Router:
             kind = replica.digest, block_size_of(replica), keeps_states(replica)
             self._kinds.setdefault(kind, []).append(replica)
         uids = frozenset(replica.uid for replica in replicas)
-        for book in (self.in_flight, self.health, self.suspects, self.capacity, self.overhead, self.sessions):
+        for book in (
+            self.in_flight,
+            self.health,
+            self.suspects,
+            self.capacity,
+            self.overhead,
+            self.sessions,
+            self.spare,
+        ):
             book.keep_only(uids)
 
     def route(
@@ -78,13 +88,17 @@ class Router:
         *,
         is_suspect: bool = False,
         patient: bool = False,
+        is_spare: bool = False,
         claimed: Collection[str] = (),
     ) -> InFlightRequest | None:
         """Sends the prompt to a replica, until the caller releases it; None = no room.
 
         `is_suspect`: to be isolated (`suspects`), as a replica may have died of the request; `patient`: may wait for a
-        replica without other prompts under computation. `claimed`: uids of replicas with earlier requests waiting.
+        replica without other prompts under computation. `is_spare`: goes only where there is spare capacity. `claimed`:
+        uids of replicas with earlier requests waiting.
         """
+        if is_spare:
+            claimed = {*claimed, *self._without_spare(prompt, now)}
         candidates = self._unclaimed(prompt, now, claimed)
         if is_suspect:
             candidates = self.suspects.for_suspect(candidates, self._well(now), now, patient=patient)
@@ -95,7 +109,7 @@ class Router:
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
         decision = self.policy.pick(candidates, prompt, in_flight)
         chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
-        return self._dispatch(decision, chosen, candidates, prompt, now, is_suspect=is_suspect)
+        return self._dispatch(decision, chosen, candidates, prompt, now, is_suspect=is_suspect, is_spare=is_spare)
 
     def holds_back(self, prompt: Prompt, now: float, *, patient: bool, claimed: Collection[str] = ()) -> bool:
         """Whether only isolation keeps a suspect waiting."""
@@ -129,6 +143,17 @@ class Router:
         """Candidates without claimed ones. Claimed replicas still decide whether a hanging or silent one is a
         candidate."""
         return [each for each in self.candidates(prompt, now) if each.replica.uid not in claimed]
+
+    def _without_spare(self, prompt: Prompt, now: float) -> Collection[str]:
+        """Uids of the replicas that may not take this line of a batch now."""
+        cached, full = self._cached(prompt), []
+        for replica in self.replicas:
+            num_cached, _ = cached.get(replica.uid, _NOTHING_CACHED)
+            work = prefill_work(num_cached, max(0, prompt.num_tokens_on(replica) - num_cached))
+            state, num_spare = self._state(replica, now), self.in_flight.num_spare(replica.uid)
+            if not self.spare.may_take(state, num_spare, work, now):
+                full.append(replica.uid)
+        return full
 
     def _well(self, now: float) -> list[str]:
         """Replicas that take requests, full ones too."""
@@ -348,6 +373,7 @@ class Router:
         now: float,
         *,
         is_suspect: bool,
+        is_spare: bool,
     ) -> InFlightRequest:
         """Numbers the request and enters it into the books."""
         replica, uid = chosen.replica, chosen.replica.uid
@@ -367,7 +393,13 @@ class Router:
             adapter=prompt.adapter,
             adapter_ready_at=now + chosen.loading_seconds,
             session=prompt.session,
+            is_spare=is_spare,
+            num_prompt_tokens=chosen.cached_tokens + chosen.uncached_tokens,
         )
+        if is_spare:
+            self.spare.took(self._state(replica, now), sent.work, now)
+        else:
+            self.spare.dispatched(sent.work, now)
         due = None
         if chosen.predicted_ttft_seconds is not None:
             sent.modelled_ttft_seconds = chosen.predicted_ttft_seconds - chosen.overhead_seconds

@@ -4,7 +4,8 @@
 is ready but one is starting. The order is strict: lowest `priority`, then first come first served. A replica usable by
 a waiting request takes no later request, though a shorter prompt might fit; else long prompts would starve. Later
 requests go to other replicas (`Claims`), and pass requests that wait only for isolation (suspects of a replica's death)
-or for an adapter not loaded anywhere yet. No network I/O: the director awaits the pool, the fleet and the engines'
+or for an adapter not loaded anywhere yet. Lines of batches stand behind all others and take spare capacity only
+(`routing.spare`). No network I/O: the director awaits the pool, the fleet and the engines'
 streams update it.
 """
 
@@ -19,7 +20,7 @@ from fairlead.gateway.dispatch.pool_prompts import PoolPrompts
 from fairlead.gateway.dispatch.replica_watch import Hangs, WarmUps
 from fairlead.gateway.dispatch.ticket import Attempt, Claims, RequestTicket, WaitingLine
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.observation import ModelCounters
+from fairlead.gateway.observation import ModelCounters, Observer
 from fairlead.gateway.openai.errors import OpenAIError, QueueOutcome, refusal, unfit, without_adapter
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line because of load lines, of which replicas send many a second."""
+SPARE_WAIT_SECONDS = 86400.0
+"""Longest wait of a line of a batch, whose window ends it."""
 LULL_SECONDS = 1.0
 """A line that begins after this time without waiting requests is reported at once, other lines with the next
 signals."""
@@ -105,18 +108,35 @@ class ModelPool:
         """Why the prompts for some replicas are not tokenised in the gateway; None = all are."""
         return self.prompts.problem(self.router.replicas)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests in line that count as demand."""
+        return len(self.queue) if self.model.scale_for_batches else self.queue.num_urgent
+
+    @property
+    def num_running(self) -> int:
+        """Requests at replicas that count as demand."""
+        book = self.router.in_flight
+        return book.total if self.model.scale_for_batches else book.total - sum(1 for _ in book.spare)
+
     # What the director calls.
 
     def ticket(self, request: InferenceRequest) -> RequestTicket:
         """A ticket behind all tickets of its priority."""
         request.adapter = self.model.split(request.model)[1]
         number = self.queue.next_number()
-        return RequestTicket(number, request.num_bytes, request.priority, request=request)
+        if not request.is_spare:
+            self.router.spare.came(self.now())
+        return RequestTicket(number, request.num_bytes, request.priority, request.is_spare, request=request)
+
+    def counters_of(self, ticket: RequestTicket) -> Observer:
+        """What counts the request as demand; nothing does for lines of batches, unless the fleet may grow for them."""
+        return self.counters if self._counts(ticket) else Observer()
 
     async def tokenize(self, ticket: RequestTicket) -> None:
         """Has the prompt read, if the request will wait or be served. Raises OpenAIError where no replica could ever
         serve it."""
-        if self._is_hopeless or (len(self.queue) and not self.queue.has_room(ticket.num_bytes)):
+        if self._is_hopeless or (len(self.queue) and not self._has_room(ticket)):
             return  # nothing is spent on what `wait` is going to refuse
         await self.prompts.read(ticket)
         self._raise_if_unfit(ticket)
@@ -135,7 +155,7 @@ class ModelPool:
     async def wait(self, ticket: RequestTicket) -> InFlightRequest:
         """Until it is this ticket's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
         now = self.now()
-        if not self.num_ready:
+        if not self.num_ready and self._counts(ticket):
             self._on_urgent()
         if self._is_hopeless:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
@@ -146,7 +166,7 @@ class ModelPool:
             if sent is not None:
                 self._foresee(ticket, sent.decision.predicted_ttft_seconds, now)
                 return sent
-        if not ticket.admitted and not self.queue.has_room(ticket.num_bytes):
+        if not ticket.admitted and not self._has_room(ticket):
             raise self._refusal(QueueOutcome.QUEUE_FULL)
         return await self._wait_in_line(ticket, now)
 
@@ -232,9 +252,15 @@ class ModelPool:
             awaited.set_result(sent)
 
     def _route(self, ticket: RequestTicket, now: float, claims: Claims) -> InFlightRequest | None:
-        patient = now < ticket.patient_until
+        if ticket.is_spare and self.queue.num_urgent:
+            return None
         return self.router.route(
-            ticket.prompt, now, is_suspect=ticket.is_suspect, patient=patient, claimed=claims.replicas
+            ticket.prompt,
+            now,
+            is_suspect=ticket.is_suspect,
+            patient=now < ticket.patient_until,
+            is_spare=ticket.is_spare,
+            claimed=claims.replicas,
         )
 
     def _claims_ahead_of(self, ticket: RequestTicket, now: float) -> Claims:
@@ -261,7 +287,8 @@ class ModelPool:
         return claims.is_crowded
 
     async def _wait_in_line(self, ticket: RequestTicket, now: float) -> InFlightRequest:
-        if self.num_ready and not len(self.queue) and now - self._line.emptied_at >= LULL_SECONDS:
+        is_first = not (len(self.queue) if self.model.scale_for_batches else self.queue.num_urgent)
+        if self.num_ready and is_first and self._counts(ticket) and now - self._line.emptied_at >= LULL_SECONDS:
             self._on_urgent()
         awaited = self._line.enter(ticket, now)
         if ticket.foreseen_at is None:
@@ -292,6 +319,8 @@ class ModelPool:
         whole maxQueueTime remains after a cold start; flapping replicas extend the wait by at most one cold start and
         one full queue."""
         assert ticket.waiting_since is not None
+        if ticket.is_spare:
+            return ticket.waiting_since + SPARE_WAIT_SECONDS
         max_queue_time, cold_start_timeout = _limits(self.model)
         limit = max_queue_time if self.num_ready else cold_start_timeout
         when = max(ticket.waiting_since, self._state_since) + limit
@@ -308,6 +337,14 @@ class ModelPool:
             when = min((time for time in (when, *patience_ends) if time is not None), default=None)
         if when is not None:
             self._wake_up = self._loop.call_at(when, self.pump)
+
+    def _counts(self, ticket: RequestTicket) -> bool:
+        """Whether the fleet may grow for the request."""
+        return not ticket.is_spare or self.model.scale_for_batches
+
+    def _has_room(self, ticket: RequestTicket) -> bool:
+        """Whether a newcomer may enter the line; who sends lines of batches bounds their number."""
+        return ticket.is_spare or self.queue.has_room(ticket.num_bytes)
 
     # The state of the replicas.
 
@@ -333,7 +370,7 @@ class ModelPool:
             self._was_ready = not self._was_ready
             self._state_since = self.now()
             self._line.set_timers()
-            if not self._was_ready and len(self.queue):
+            if not self._was_ready and self.num_waiting:
                 self._on_urgent()  # who waits needs a replica now
 
     # Refusing.

@@ -8,7 +8,7 @@ repeated, as they may quote signed addresses.
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,7 +41,7 @@ class Blobs(Protocol):
         raises."""
         ...
 
-    def read(self, name: str) -> AsyncIterator[bytes]:
+    def read(self, name: str) -> AsyncGenerator[bytes]:
         """In pieces. Raises BlobError."""
         ...
 
@@ -89,17 +89,13 @@ class Folder:
         """Under another name until it is whole."""
         part, num_bytes, pending = self._folder / f"{name}.part", 0, bytearray()
         try:
-            file = await asyncio.to_thread(part.open, "wb")
-            try:
-                async for piece in pieces:
-                    pending += piece
-                    if len(pending) >= PIECE_BYTES:
-                        num_bytes += await asyncio.to_thread(file.write, bytes(pending))
-                        pending.clear()
-                num_bytes += await asyncio.to_thread(file.write, bytes(pending))
-                await asyncio.to_thread(_sync, file)
-            finally:
-                await asyncio.to_thread(file.close)
+            await asyncio.to_thread(part.write_bytes, b"")
+            async for piece in pieces:
+                pending += piece
+                if len(pending) >= PIECE_BYTES:
+                    num_bytes += await asyncio.to_thread(_append, part, bytes(pending))
+                    pending.clear()
+            num_bytes += await asyncio.to_thread(_append, part, bytes(pending))
             await asyncio.to_thread(os.replace, part, self._folder / name)
         except OSError as error:
             await asyncio.to_thread(part.unlink, missing_ok=True)
@@ -109,14 +105,12 @@ class Folder:
             raise
         return num_bytes
 
-    async def read(self, name: str) -> AsyncIterator[bytes]:
+    async def read(self, name: str) -> AsyncGenerator[bytes]:
+        start = 0
         try:
-            file = await asyncio.to_thread((self._folder / name).open, "rb")
-            try:
-                while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
-                    yield piece
-            finally:
-                file.close()
+            while piece := await asyncio.to_thread(_piece, self._folder / name, start):
+                start += len(piece)
+                yield piece
         except OSError as error:
             raise BlobError(f"{self._folder / name}: {error.strerror}") from error
 
@@ -152,7 +146,7 @@ class Bucket:
         await self._done(writer.close())
         return num_bytes
 
-    async def read(self, name: str) -> AsyncIterator[bytes]:
+    async def read(self, name: str) -> AsyncGenerator[bytes]:
         import obstore
 
         answer = await self._done(obstore.get_async(self._store, name))
@@ -183,9 +177,18 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield piece
 
 
-def _sync(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _piece(path: Path, start: int) -> bytes:
+    with path.open("rb") as file:  # not left open: whoever reads may be cancelled while a thread opens
+        file.seek(start)
+        return file.read(PIECE_BYTES)
+
+
+def _append(path: Path, data: bytes) -> int:
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return len(data)
 
 
 def _failure(error: Exception) -> BlobError:

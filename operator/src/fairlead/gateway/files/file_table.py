@@ -24,11 +24,10 @@ class FileTable:
         self.database = database
 
     async def begin(self, row: FileRow) -> None:
-        """A file that is being written; in place of an unfinished one with the id."""
+        """A file that is being written."""
 
         def put(connection: sql.Connection) -> None:
             values = _values(row) | {"expires_at": time.time() + UNFINISHED_SECONDS, "is_ready": False}
-            connection.execute(files.delete().where((files.c.id == row.id) & sql.not_(files.c.is_ready)))
             connection.execute(files.insert().values(values))
 
         await self.database.run(put)
@@ -37,7 +36,7 @@ class FileTable:
         """Its bytes are there."""
 
         def put(connection: sql.Connection) -> None:
-            connection.execute(files.update().where(files.c.id == row.id).values(_values(row) | {"is_ready": True}))
+            connection.execute(files.update().where(files.c.id == row.id).values(ready_values(row)))
 
         await self.database.run(put)
 
@@ -90,6 +89,11 @@ class FileTable:
         await self.database.run(
             lambda connection: connection.execute(files.update().where(soon).values(expires_at=until))
         )
+
+
+def ready_values(row: FileRow) -> dict[str, Any]:
+    """Of the row, once its bytes are there."""
+    return _values(row) | {"is_ready": True}
 
 
 def found(connection: sql.Connection, owner: str, file_id: str) -> FileRow:

@@ -42,6 +42,8 @@ class FileKeeper:
         self.table = table
         self.blobs = blobs
         self.limits = limits
+        self.reader_of: Callable[[str], Awaitable[str | None]] | None = None
+        """Finds who still reads a file, by id; None = nobody reads files."""
         self.totals = (0, 0)
         """Number and bytes of all files, as of the last look."""
 
@@ -60,14 +62,13 @@ class FileKeeper:
         filename: str,
         pieces: AsyncIterator[bytes],
         *,
-        file_id: str | None = None,
         seconds: float | None = None,
     ) -> FileRow:
-        """A file that nobody sees until `publish`. `file_id`: None = a new one. `seconds`: for which it is kept; None =
-        the retention. Raises StoreError, BlobError, and what `pieces` raises."""
+        """A file that nobody sees until `publish`. `seconds`: for which it is kept; None = the retention. Raises
+        StoreError, BlobError, and what `pieces` raises."""
         now = time.time()
         row = FileRow(
-            id=file_id or f"file-{secrets.token_hex(16)}",
+            id=f"file-{secrets.token_hex(16)}",
             owner=owner,
             purpose=purpose,
             filename=filename,
@@ -87,8 +88,11 @@ class FileKeeper:
         await self.table.finish(row)
 
     async def delete(self, owner: str, file_id: str) -> None:
-        """Its bytes, and then its row. Raises NotStored, StoreError and BlobError."""
+        """Its bytes, and then its row. Raises NotStored, StoreError, BlobError, and OpenAIError while it is read."""
         await self.table.get(owner, file_id)
+        if self.reader_of is not None and (reader := await self.reader_of(file_id)) is not None:
+            message = f"The file is read by {reader}, which has not ended; cancel that first."
+            raise OpenAIError(409, message, code="file_in_use")
         await self.drop(file_id)
 
     async def drop(self, file_id: str) -> None:

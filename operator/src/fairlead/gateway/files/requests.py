@@ -1,10 +1,9 @@
 """`/v1/files`: uploads, lists, contents."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -96,7 +95,7 @@ async def _listed(keeper: FileKeeper, owner: str, query: str) -> Json:
 async def _content(keeper: FileKeeper, row: FileRow, client: Client) -> None:
     await client.read_nothing()
     with suppress(ClientGone):
-        async with client.watch, aclosing(_held(keeper.blobs.read(row.id))) as pieces:
+        async with client.watch, aclosing(keeper.blobs.read(row.id)) as pieces:
             first = await anext(pieces, b"")  # an error is told while it can be
             length = str(row.num_bytes).encode()
             await client.start(200, [(b"content-type", b"application/octet-stream"), (b"content-length", length)])
@@ -108,11 +107,6 @@ async def _content(keeper: FileKeeper, row: FileRow, client: Client) -> None:
                 logger.warning("the file %s is cut off: %s", row.id, error)
                 raise ClientGone from error
             await client.finish()
-
-
-async def _held(pieces: AsyncIterator[bytes]) -> Any:
-    async for piece in pieces:
-        yield piece
 
 
 async def _upload(
@@ -155,7 +149,7 @@ async def _upload(
         raise
 
 
-async def _events(form: FormStream, pieces: AsyncIterator[bytes]) -> Any:
+async def _events(form: FormStream, pieces: AsyncIterator[bytes]) -> AsyncGenerator[PartBegin | bytes | PartEnd]:
     async for piece in pieces:
         for event in form.feed(piece):
             yield event

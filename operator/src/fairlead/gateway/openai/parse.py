@@ -37,6 +37,8 @@ FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"bagga
 SESSION_HEADER = b"x-session-id"
 SESSION_FIELDS = ("prompt_cache_key", "user")
 """What names the session where the header does not, the first that is there."""
+LOWEST_PRIORITY = 2**31 - 1
+"""What engines are told of lines of batches."""
 MAX_REQUEST_ID_LENGTH = 128
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding JSON may raise."""
@@ -78,6 +80,8 @@ class InferenceRequest:
     """Those of the client's headers that engines get."""
     priority: int = 0
     """Who goes first where not all can: the lower, in line here as in the engine."""
+    is_spare: bool = False
+    """Whether it is a line of a batch: it goes behind everybody else, into spare capacity alone."""
     session: bytes = NO_SESSION
     """Hash of the session that the client names."""
     form: Form | None = None
@@ -101,6 +105,8 @@ class InferenceRequest:
         if self.form is not None:
             return self.form.with_value("model", model.encode())
         fields = self.fields | {"model": msgspec.Raw(msgspec.json.encode(model))}
+        if self.is_spare:
+            fields["priority"] = msgspec.Raw(b"%d" % LOWEST_PRIORITY)
         if tokens is not None:
             fields[FIELD_TOKENS] = msgspec.Raw(tokens)
         if self.stream and not self.wants_usage:

@@ -1,0 +1,318 @@
+"""One batch, run by this gateway: its file checked, its lines sent, their answers stored and put into files.
+
+Nothing here is remembered but in the database: a gateway that takes the batch over begins where the answers end. A line
+whose answer is stored is not sent again; one that was under way when its gateway was killed has no answer, and is.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from fairlead.gateway.batches.batch import BatchRow, BatchStatus
+from fairlead.gateway.batches.lines import Checked, Line, RawLine, check, raw_lines, read_line
+from fairlead.gateway.files.blobs import BlobError
+from fairlead.gateway.files.keeper import FileKeeper
+from fairlead.gateway.stored.errors import Json, StoreError
+
+if TYPE_CHECKING:
+    from fairlead.gateway.batches.batch_table import BatchTable, LineAnswer
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 64
+"""Lines of a batch that wait for spare capacity at once: enough to be passed on as soon as there is any."""
+MAX_IN_FLIGHT = 1024
+"""Lines of a batch without an answer at once."""
+MAX_TRIES = 3
+"""Of a line that fails by a fault of the fleet, beside those refused for want of capacity, which are tried until the
+batch expires."""
+MAX_FLUSHED = 500
+LAST_FLUSHES = 5
+"""Tries to store the last answers of a run, a second apart."""
+FLUSH_SECONDS = 0.2
+"""What is answered within this time is stored at once."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
+_LATER = frozenset({0, 429, 503})
+_AGAIN = frozenset({500, 502, 504})
+_PAGE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of a request that was served without a client."""
+
+    status: int
+    """0 = it was cut off."""
+    body: bytes
+
+
+class Serve(Protocol):
+    """Serves a request of a batch as if its client had sent it, in spare capacity."""
+
+    async def __call__(
+        self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
+    ) -> Answer:
+        """`on_dispatched`: called when a replica gets it."""
+        ...
+
+
+class BatchRun:
+    """`run` it; `stop` and `expire` it from outside."""
+
+    def __init__(
+        self,
+        row: BatchRow,
+        table: "BatchTable",
+        files: FileKeeper,
+        serve: Serve,
+        runner: str,
+        max_line_bytes: int,
+        on_line: Callable[[str], object],
+    ) -> None:
+        """`runner`: of the lease. `on_line`: called with what became of a line: completed, failed or retried."""
+        self.row = row
+        self._table, self._files, self._serve = table, files, serve
+        self._runner, self._max_line_bytes, self._on_line = runner, max_line_bytes, on_line
+        self._answers: list[LineAnswer] = []
+        """Not stored yet."""
+        self._tasks: dict[asyncio.Task[None], bool] = {}
+        """Lines under way, and whether a replica has each."""
+        self._waiting = asyncio.Semaphore(MAX_WAITING)
+        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._flushing = asyncio.Lock()
+        self._stopping = asyncio.Event()
+        self.is_draining = False
+        """Whether the gateway ends: what replicas have is finished, and another gateway goes on."""
+
+    def cancel(self) -> None:
+        """The batch was cancelled: lines under way are given up."""
+        self._stopping.set()
+
+    def drain(self) -> None:
+        """Takes no more lines; finishes those that replicas have."""
+        self.is_draining = True
+        self._stopping.set()
+
+    async def run(self) -> BatchRow:
+        """To the batch's end, or to the drain's. Raises LeaseLost, StoreError, BlobError and NotStored."""
+        if self.row.status == BatchStatus.VALIDATING:
+            await self._validate()
+        if self.row.status == BatchStatus.IN_PROGRESS:
+            await self._run_lines()
+        if self.row.status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
+            await self._finalize()
+        return self.row
+
+    async def _change(self, *only_from: str, **changes: Any) -> None:
+        self.row = await self._table.change(self.row.id, self._runner, only_from, **changes)
+
+    # Its file.
+
+    def _lines(self) -> AsyncGenerator[RawLine]:
+        return raw_lines(self._files.blobs.read(self.row.input_file_id), self._max_line_bytes)
+
+    async def _validate(self) -> None:
+        async with aclosing(self._lines()) as lines:
+            checked: Checked = await check(lines, self.row.endpoint, self._max_line_bytes)
+        if checked.errors:
+            errors = msgspec.json.encode([each.shown() for each in checked.errors]).decode()
+            failed = {"status": BatchStatus.FAILED, "errors": errors, "failed_at": time.time()}
+            await self._change(BatchStatus.VALIDATING, **failed)
+        else:
+            begun = {"status": BatchStatus.IN_PROGRESS, "total": checked.num_lines, "in_progress_at": time.time()}
+            await self._change(BatchStatus.VALIDATING, **begun)
+
+    # Its lines.
+
+    async def _run_lines(self) -> None:
+        flushing = asyncio.create_task(self._flush_often(), name=f"answers of {self.row.id}")
+        try:
+            async with asyncio.timeout(max(0.0, self.row.expires_at - time.time())):
+                await self._unless_stopped(self._send_lines(await self._table.answered(self.row.id)), flushing)
+                if self.is_draining:
+                    await self._unless_failed(self._wait_for(lambda is_dispatched: is_dispatched), flushing)
+        except TimeoutError:
+            pass  # expired
+        finally:
+            self._stopping.set()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            flushing.cancel()
+        for num_left in range(LAST_FLUSHES, 0, -1):
+            try:
+                while self._answers:
+                    await self._flush()
+                break
+            except StoreError:
+                if num_left == 1:
+                    raise
+                await asyncio.sleep(1.0)
+        if not self.is_draining:
+            await self._change(BatchStatus.IN_PROGRESS, status=BatchStatus.FINALIZING, finalizing_at=time.time())
+
+    async def _unless_stopped(self, work: Any, flushing: "asyncio.Task[None]") -> None:
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await self._unless_failed(work, flushing, stopped)
+        finally:
+            stopped.cancel()
+
+    async def _unless_failed(self, work: Any, flushing: "asyncio.Task[None]", *others: "asyncio.Task[Any]") -> None:
+        """Until the work is done, or one of the others; raises what ended the flushing."""
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([working, flushing, *others], return_when=asyncio.FIRST_COMPLETED)
+            for task in (flushing, working):
+                if task.done():
+                    task.result()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _send_lines(self, answered: set[int]) -> None:
+        """Those without an answer, and waits for all."""
+        async with aclosing(self._lines()) as lines:
+            async for raw in lines:
+                if raw.number in answered:
+                    continue
+                await self._in_flight.acquire()
+                await self._waiting.acquire()
+                line = read_line(raw, self.row.endpoint, self._max_line_bytes)
+                task = asyncio.create_task(self._send(line), name=f"line {line.number} of {self.row.id}")
+                self._tasks[task] = False
+                task.add_done_callback(self._sent)
+        await self._wait_for(lambda _: True)
+
+    def _sent(self, task: "asyncio.Task[None]") -> None:
+        if not self._tasks.pop(task):
+            self._waiting.release()
+        self._in_flight.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s was given up", task.get_name(), exc_info=error)
+
+    async def _wait_for(self, which: Callable[[bool], bool]) -> None:
+        while tasks := [task for task, is_dispatched in self._tasks.items() if which(is_dispatched)]:
+            await asyncio.wait(tasks)
+
+    async def _send(self, line: Line) -> None:
+        """Until it is answered for good."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def dispatched() -> None:
+            if not self._tasks.get(task, True):
+                self._tasks[task] = True
+                self._waiting.release()
+
+        num_failures, pause = 0, FIRST_PAUSE_SECONDS
+        while True:
+            request_id = f"batch_req_{secrets.token_hex(16)}"
+            path, body = self.row.endpoint, _body(self.row.endpoint, line.body)
+            answer = await self._serve(path, body, self.row.owner, request_id, dispatched)
+            num_failures += answer.status in _AGAIN
+            is_for_good = answer.status not in _LATER and (answer.status not in _AGAIN or num_failures >= MAX_TRIES)
+            if is_for_good:
+                break
+            if self._stopping.is_set():
+                return
+            self._on_line("retried")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+                return
+            pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
+        is_error = answer.status >= 400
+        response = {"status_code": answer.status, "request_id": request_id, "body": msgspec.Raw(answer.body)}
+        self._add(line.number, line.custom_id, request_id, is_error=is_error, response=response, error=None)
+
+    def _add(
+        self, number: int, custom_id: str, request_id: str, *, is_error: bool, response: Json | None, error: Json | None
+    ) -> None:
+        from fairlead.gateway.batches.batch_table import LineAnswer
+
+        told = {"id": request_id, "custom_id": custom_id, "response": response, "error": error}
+        self._answers.append(LineAnswer(number, is_error, msgspec.json.encode(told)))
+
+    # Their answers.
+
+    async def _flush_often(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            try:
+                await self._flush()
+            except StoreError as error:  # the runner ends this run before the lease ends
+                logger.warning("answers of the batch %s wait for the database: %s", self.row.id, error)
+
+    async def _flush(self) -> None:
+        """Raises StoreError, and keeps the answers; LeaseLost: whoever has the batch runs their lines again."""
+        async with self._flushing:
+            if answers := self._answers[:MAX_FLUSHED]:
+                await self._table.add_answers(self.row.id, self._runner, answers)
+                del self._answers[: len(answers)]
+                for each in answers:
+                    self._on_line("failed" if each.is_error else "completed")
+
+    # Its end.
+
+    async def _finalize(self) -> None:
+        """Puts the answers into files, which clients see once all is over. Begun anew where a gateway was killed."""
+        answered = await self._table.answered(self.row.id)
+        await self._change()  # which tells the present counts
+        ending = self.row.ends_as
+        written = {}
+        for kind, is_error in (("output", False), ("error", True)):
+            is_empty = not await self._table.answers(self.row.id, is_error=is_error, after=0)
+            if is_empty and not (is_error and ending == BatchStatus.EXPIRED):
+                continue
+            pieces = self._written(is_error=is_error, missing=answered if ending == BatchStatus.EXPIRED else None)
+            filename = f"{self.row.id}_{kind}.jsonl"
+            async with aclosing(pieces):
+                written[f"{kind}_file_id"] = await self._files.put(
+                    self.row.owner, "batch_output", filename, pieces, seconds=self.row.output_seconds
+                )
+        names = {name: file.id for name, file in written.items()}
+        changes = {"status": ending, f"{ending}_at": time.time(), **names}
+        self.row = await self._table.end(self.row.id, self._runner, list(written.values()), changes)
+
+    async def _written(self, *, is_error: bool, missing: set[int] | None) -> AsyncGenerator[bytes]:
+        """Bytes of a file with answers. `missing`: in a batch that has expired, the lines that have one."""
+        after, page = 0, bytearray()
+        while rows := await self._table.answers(self.row.id, is_error=is_error, after=after):
+            after = rows[-1][0]
+            for _, data in rows:
+                page += data + b"\n"
+                if len(page) >= _PAGE_BYTES:
+                    yield bytes(page)
+                    page.clear()
+        yield bytes(page)
+        if missing is None or not is_error:
+            return
+        try:
+            async with aclosing(self._lines()) as lines:
+                async for raw in lines:
+                    if raw.number not in missing:
+                        custom_id = read_line(raw, self.row.endpoint, self._max_line_bytes).custom_id
+                        yield _expired(custom_id)
+        except BlobError as error:  # the batch has to end
+            logger.warning("lines of the batch %s that expired are not named: %s", self.row.id, error)
+
+
+def _expired(custom_id: str) -> bytes:
+    message = "This request could not be executed before the completion window expired."
+    error = {"code": "batch_expired", "message": message}
+    told = {"id": f"batch_req_{secrets.token_hex(16)}", "custom_id": custom_id, "response": None, "error": error}
+    return msgspec.json.encode(told) + b"\n"
+
+
+def _body(endpoint: str, body: bytes) -> bytes:
+    """Responses of a batch are in its file, and stored besides only where a line says so."""
+    if endpoint != "/v1/responses":
+        return body
+    return msgspec.json.encode({"store": False} | msgspec.json.decode(body, type=dict[str, msgspec.Raw]))

@@ -1,0 +1,144 @@
+"""The runner: which batches this gateway runs.
+
+Every few seconds it renews the leases of those that it runs, hears of cancelling there, and takes batches that nobody
+runs. A lease that cannot be renewed in time ends the run before another gateway begins it.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fairlead.gateway.batches.batch import BatchRow, BatchStatus
+from fairlead.gateway.batches.batch_run import BatchRun, Serve
+from fairlead.gateway.files.blobs import BlobError
+from fairlead.gateway.files.keeper import FileKeeper
+from fairlead.gateway.stored.errors import NotStored, StoreError
+
+if TYPE_CHECKING:
+    from fairlead.gateway.batches.batch_table import BatchTable
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 3.0
+MAX_RUNNING = 32
+"""Batches that one gateway runs at once."""
+GIVE_UP_SECONDS = 15.0
+"""A run ends when its lease was not renewed for so long, which is before the lease ends."""
+EXPIRE_SECONDS = 600.0
+
+
+class BatchRunner:
+    """Of one gateway."""
+
+    def __init__(
+        self,
+        table: "BatchTable",
+        files: FileKeeper,
+        serve: Serve,
+        gateway_id: str,
+        max_line_bytes: int,
+        on_line: Callable[[str], object],
+        on_ended: Callable[[str], object],
+    ) -> None:
+        """`gateway_id`: names this run of the gateway. `on_ended`: called with the state of a batch that has ended."""
+        self.table = table
+        self.files = files
+        self._serve, self._id, self._max_line_bytes = serve, gateway_id, max_line_bytes
+        self._on_line, self._on_ended = on_line, on_ended
+        self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
+        self._nudge = asyncio.Event()
+        self._renewed_at = time.monotonic()
+        self._is_draining = False
+
+    @property
+    def num_running(self) -> int:
+        """Batches that this gateway runs."""
+        return len(self._runs)
+
+    def nudge(self) -> None:
+        """There is something new: a batch, or a cancelled one."""
+        self._nudge.set()
+
+    def drain(self) -> None:
+        """Takes no more lines; other gateways go on when those under way are answered."""
+        self._is_draining = True
+        for run, _ in self._runs.values():
+            run.drain()
+
+    async def close(self, seconds: float) -> None:
+        """Lets lines under way take so long."""
+        self.drain()
+        if tasks := [task for _, task in self._runs.values()]:
+            await asyncio.wait(tasks, timeout=seconds)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run(self) -> None:
+        """For ever."""
+        expired_at = float("-inf")
+        while True:
+            try:
+                await self.table.database.start()
+                await self._look()
+                if time.monotonic() - expired_at > EXPIRE_SECONDS:
+                    expired_at = time.monotonic()
+                    await self.table.expire(time.time() - self.files.limits.retention)
+            except StoreError as error:
+                logger.warning("batches cannot be looked at: %s", error)
+                self._give_up_if_late()
+            try:
+                await asyncio.wait_for(self._nudge.wait(), POLL_SECONDS)
+            except TimeoutError:
+                pass
+            self._nudge.clear()
+
+    async def _look(self) -> None:
+        asked_at = time.monotonic()
+        if self._runs:
+            held = await self.table.renew(list(self._runs), self._id)
+            for batch_id, (run, task) in list(self._runs.items()):
+                if batch_id not in held:
+                    task.cancel()
+                elif held[batch_id] == BatchStatus.CANCELLING:
+                    run.cancel()
+        self._renewed_at = asked_at
+        if not self._is_draining and len(self._runs) < MAX_RUNNING:
+            per_owner = Counter(run.row.owner for run, _ in self._runs.values())
+            free = sorted(await self.table.free(2 * MAX_RUNNING), key=lambda row: per_owner[row.owner])
+            for row in free[: MAX_RUNNING - len(self._runs)]:
+                claimed = await self.table.claim(row.id, self._id)
+                if claimed is not None and claimed.id not in self._runs:
+                    self._begin(claimed)
+
+    def _give_up_if_late(self) -> None:
+        if time.monotonic() - self._renewed_at > GIVE_UP_SECONDS:
+            for _, task in self._runs.values():
+                task.cancel()
+
+    def _begin(self, row: BatchRow) -> None:
+        run = BatchRun(row, self.table, self.files, self._serve, self._id, self._max_line_bytes, self._on_line)
+        task = asyncio.create_task(self._run(run), name=f"batch {row.id}")
+        self._runs[row.id] = run, task
+        task.add_done_callback(lambda _: self._runs.pop(row.id, None))
+
+    async def _run(self, run: BatchRun) -> None:
+        from fairlead.gateway.batches.batch_table import LeaseLost
+
+        batch_id = run.row.id
+        logger.info("running the batch %s, which is %s", batch_id, run.row.status)
+        try:
+            ended = await run.run()
+            if not run.is_draining:
+                self._on_ended(ended.status)
+            logger.info("the batch %s is %s", batch_id, ended.status)
+            await self.table.release(batch_id, self._id)
+        except LeaseLost:
+            logger.warning("the batch %s is run by another gateway now", batch_id)
+        except (StoreError, BlobError, NotStored) as error:  # whoever gets the lease next goes on
+            logger.warning("the batch %s pauses: %s", batch_id, error)
+        except Exception:
+            logger.exception("the batch %s pauses by a defect of the gateway", batch_id)

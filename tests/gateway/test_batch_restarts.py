@@ -1,0 +1,218 @@
+"""Batches whose gateway is killed, drained or late: every line is answered once, and none with an answer runs again."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.gateway.batches import batch_run, runner
+from fairlead.gateway.batches.batch import BatchRow, BatchStatus
+from fairlead.gateway.batches.batch_run import Answer, BatchRun
+from fairlead.gateway.batches.batch_table import BatchTable, LeaseLost
+from fairlead.gateway.files.blobs import Folder
+from fairlead.gateway.files.file_table import FileTable
+from fairlead.gateway.files.keeper import FileKeeper, FileLimits
+from fairlead.gateway.stored.database import Database
+from fairlead.gateway.stored.tables import batches
+
+CHAT = "/v1/chat/completions"
+PROGRAM = """
+import asyncio, sys
+from fairlead.gateway.batches import batch_table, runner
+from fairlead.routing.replica import Replica
+from fairlead_testing.gateways import make_pool, running_gateway
+
+batch_table.LEASE_SECONDS, runner.POLL_SECONDS = 1.0, 0.1
+
+
+async def main(folder, port):
+    replica = Replica(uid="engine-0", name="engine-0", host="127.0.0.1", port=int(port))
+    stores = {"response_store": f"sqlite:///{folder}/store.db", "file_store": f"{folder}/files"}
+    async with running_gateway(make_pool([replica]), **stores) as (_, _, url):
+        print(url, flush=True)
+        await asyncio.Event().wait()
+
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def lines(number: int) -> bytes:
+    bodies = ({"model": "fake", "messages": [{"role": "user", "content": str(each)}]} for each in range(number))
+    asked = ({"custom_id": str(each), "method": "POST", "url": CHAT, "body": body} for each, body in enumerate(bodies))
+    return b"".join(json.dumps(each).encode() + b"\n" for each in asked)
+
+
+async def created(client: openai.AsyncOpenAI, number: int) -> Any:
+    file = await client.files.create(file=("lines.jsonl", lines(number)), purpose="batch")
+    return await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+
+
+async def completed(client: openai.AsyncOpenAI, batch: Any) -> list[str]:
+    """The custom ids in its output."""
+    async with asyncio.timeout(120):
+        while (now := await client.batches.retrieve(batch.id)).status != "completed":
+            await asyncio.sleep(0.05)
+    assert now.request_counts.completed == now.request_counts.total and now.error_file_id is None
+    text = (await client.files.content(now.output_file_id)).text
+    return [json.loads(each)["custom_id"] for each in text.splitlines()]
+
+
+def sent(engine: Any) -> Counter[str]:
+    """How often each line was sent to it."""
+    return Counter(request.json()["messages"][0]["content"] for request in engine.requests)
+
+
+async def test_a_killed_gateways_batch_goes_on_at_another(with_files, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.1)
+    setup = await with_files(tmp_path)
+    [engine] = setup.engines
+    engine.pace = lambda index: asyncio.sleep(0.002)
+    arguments = [sys.executable, "-c", PROGRAM, str(tmp_path), str(engine.port)]
+    killed = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
+    try:
+        assert killed.stdout is not None
+        url = (await killed.stdout.readline()).decode().strip()
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+            while True:  # until its tables are there
+                try:
+                    batch = await created(client, 60)
+                    break
+                except openai.InternalServerError:
+                    await asyncio.sleep(0.1)
+        table = setup.gateway.storage.batches.table
+        async with asyncio.timeout(60):
+            while not len(await table.answered(batch.id)) >= 10:
+                await asyncio.sleep(0.01)
+    finally:
+        killed.kill()
+        await killed.wait()
+    stored = await table.answered(batch.id)
+    assert await completed(setup.openai, batch) == [str(each) for each in range(60)]
+    counts = sent(engine)
+    again = {number for number in range(60) if counts[str(number)] > 1}
+    assert set(counts.values()) <= {1, 2} and not {number - 1 for number in stored} & again
+    assert len(stored) < 60, "it was killed in the middle"
+
+
+async def test_a_drained_gateways_batch_goes_on_without_a_line_run_twice(
+    with_files, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.05)
+    one = await with_files(tmp_path)
+    batch_runner = one.gateway.storage.batches
+    one.engines[0].pace = lambda index: asyncio.sleep(0.002)
+    batch = await created(one.openai, 40)
+    await one.until(lambda: len(one.engines[0].requests) >= 10)
+    two = await with_files(tmp_path, engines=one.engines)
+    one.gateway.drain()
+    assert await completed(two.openai, batch) == [str(each) for each in range(40)]
+    assert set(sent(one.engines[0]).values()) == {1} and batch_runner.num_running == 0
+
+
+@pytest.fixture(scope="module")
+def shared_files() -> Iterator[FileKeeper]:
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(f"sqlite:///{folder}/store.db")
+        asyncio.run(database.start())
+        limits = FileLimits(max_bytes=10**6, max_bytes_of_owner=10**9, retention=3600.0)
+        yield FileKeeper(FileTable(database), Folder(Path(folder)), limits)
+        database.close()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    statuses=st.lists(st.sampled_from([200, 200, 200, 400, 500, 429]), min_size=1, max_size=12),
+    losses=st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["killed", "late"])), max_size=4),
+    number=st.integers(0, 10**9),
+)
+def test_every_line_is_stored_once_whoever_runs_it(
+    shared_files: FileKeeper, statuses: list[int], losses: list[tuple[int, str]], number: int
+) -> None:
+    """`statuses`: what each line is answered first. `losses`: after how many more requests a run is killed, or loses
+    its lease without knowing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_run, "FLUSH_SECONDS", 0.0)
+        patch.setattr(batch_run, "FIRST_PAUSE_SECONDS", 0.0)
+        asyncio.run(_scenario(shared_files, statuses, losses, f"batch_{number}_{time.monotonic_ns()}"))
+
+
+async def _scenario(files: FileKeeper, statuses: list[int], losses: list[tuple[int, str]], batch_id: str) -> None:
+    table = BatchTable(files.table.database)
+    now, endpoint = time.time(), CHAT
+    file = await files.put("", "batch", "lines.jsonl", _pieces(lines(len(statuses))))
+    await files.publish(file)
+    row = BatchRow(
+        id=batch_id, owner="", endpoint=endpoint, input_file_id=file.id, completion_window="24h", metadata=None,
+        output_seconds=None, created_at=now, expires_at=now + 3600,
+    )  # fmt: skip
+    assert await table.create(row, 10**6)
+    num_sent, tries, wrong = 0, Counter[int](), []
+    changed = asyncio.Condition()
+
+    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any) -> Answer:
+        nonlocal num_sent
+        on_dispatched()
+        index = int(json.loads(body)["messages"][0]["content"])
+        if index + 1 in await table.answered(batch_id):
+            holder = await table.database.run(lambda connection: connection.execute(lease).scalar_one())
+            if holder == current:
+                wrong.append(index)
+        async with changed:
+            num_sent += 1
+            changed.notify_all()
+        tries[index] += 1
+        status = statuses[index] if tries[index] == 1 or statuses[index] == 400 else 200
+        return Answer(status, b'{"status": %d}' % status)
+
+    lease = batches.select().with_only_columns(batches.c.runner).where(batches.c.id == batch_id)
+    runs: list[asyncio.Task[Any]] = []
+    for turn, (more, how) in enumerate([*losses, (10**9, "ends")]):
+        current = f"runner-{turn}"
+        over = batches.update().where(batches.c.id == batch_id).values(lease_until=0.0)
+        await table.database.run(lambda connection, over=over: connection.execute(over))
+        if (claimed := await table.claim(batch_id, current)) is None:
+            break  # it has ended
+        run = BatchRun(claimed, table, files, serve, current, 10**6, lambda _: None)
+        task = asyncio.create_task(run.run())
+        runs.append(task)
+        if how == "ends":
+            break
+        until = num_sent + more
+        waiting = asyncio.create_task(_until(changed, lambda until=until: num_sent >= until))
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if how == "killed":
+            task.cancel()
+    ended = await asyncio.gather(*runs, return_exceptions=True)
+    assert all(isinstance(each, BatchRow | LeaseLost | asyncio.CancelledError) for each in ended), ended
+    row = await table.get("", batch_id)
+    assert row.status == BatchStatus.COMPLETED and row.completed + row.failed == row.total == len(statuses)
+    stored = []
+    for file_id in (row.output_file_id, row.error_file_id):
+        if file_id is not None:
+            content = b"".join([piece async for piece in files.blobs.read(file_id)])
+            stored.append([json.loads(each)["custom_id"] for each in content.splitlines()])
+    assert sorted(int(each) for kind in stored for each in kind) == list(range(len(statuses)))
+    assert row.failed == statuses.count(400) and not wrong
+    assert await table.answered(batch_id) == set()
+
+
+async def _until(changed: asyncio.Condition, condition: Any) -> None:
+    async with changed:
+        await changed.wait_for(condition)
+
+
+async def _pieces(content: bytes) -> Any:
+    yield content
