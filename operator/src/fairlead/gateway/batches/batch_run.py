@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -30,6 +31,8 @@ MAX_WAITING = 64
 """Lines of a batch that wait for spare capacity at once: enough to be passed on as soon as there is any."""
 MAX_IN_FLIGHT = 1024
 """Lines of a batch without an answer at once."""
+MAX_BYTES = 16 * 2**20
+"""Of bodies of those lines; an idle batch takes any one line."""
 MAX_TRIES = 3
 """Of a line that fails by a fault of the fleet, beside those refused for want of capacity, which are tried until the
 batch expires."""
@@ -86,6 +89,10 @@ class BatchRun:
         """Lines under way, and whether a replica has each."""
         self._waiting = asyncio.Semaphore(MAX_WAITING)
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._num_bytes = 0
+        """Of the bodies of lines under way."""
+        self._answered = asyncio.Event()
+        """Set when a line under way has ended."""
         self._flushing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self.is_draining = False
@@ -186,12 +193,18 @@ class BatchRun:
                 await self._in_flight.acquire()
                 await self._waiting.acquire()
                 line = read_line(raw, self.row.endpoint, self._max_line_bytes)
+                while self._num_bytes and self._num_bytes + len(line.body) > MAX_BYTES:
+                    self._answered.clear()
+                    await self._answered.wait()
+                self._num_bytes += len(line.body)
                 task = asyncio.create_task(self._send(line), name=f"line {line.number} of {self.row.id}")
                 self._tasks[task] = False
-                task.add_done_callback(self._sent)
+                task.add_done_callback(partial(self._sent, len(line.body)))
         await self._wait_for(lambda _: True)
 
-    def _sent(self, task: "asyncio.Task[None]") -> None:
+    def _sent(self, num_bytes: int, task: "asyncio.Task[None]") -> None:
+        self._num_bytes -= num_bytes
+        self._answered.set()
         if not self._tasks.pop(task):
             self._waiting.release()
         self._in_flight.release()

@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 3.0
 MAX_RUNNING = 32
 """Batches that one gateway runs at once."""
+MAX_OF_OWNER = 8
+"""Of those, batches of one API key's client: others' are not to wait for batches of a model at zero."""
+MAX_FREE = 10_000
+"""Batches without a gateway that are looked at."""
 GIVE_UP_SECONDS = 15.0
 """A run ends when its lease was not renewed for so long, which is before the lease ends."""
 EXPIRE_SECONDS = 600.0
@@ -108,10 +112,13 @@ class BatchRunner:
         self._renewed_at = asked_at
         if not self._is_draining and len(self._runs) < MAX_RUNNING:
             per_owner = Counter(run.row.owner for run, _ in self._runs.values())
-            free = sorted(await self.table.free(2 * MAX_RUNNING), key=lambda row: per_owner[row.owner])
-            for row in free[: MAX_RUNNING - len(self._runs)]:
+            for row in await self.table.free(MAX_FREE):
+                most = MAX_OF_OWNER if row.owner else MAX_RUNNING
+                if len(self._runs) >= MAX_RUNNING or per_owner[row.owner] >= most or row.id in self._runs:
+                    continue
+                per_owner[row.owner] += 1
                 claimed = await self.table.claim(row.id, self._id)
-                if claimed is not None and claimed.id not in self._runs:
+                if claimed is not None:
                     self._begin(claimed)
 
     def _give_up_if_late(self) -> None:
