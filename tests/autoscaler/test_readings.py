@@ -203,3 +203,8 @@ def test_counters_never_run_backwards_whatever_gateways_do(events: list[tuple[st
         uptimes = [each.line.uptime_seconds for each in window.lines]
         assert uptimes == sorted(uptimes)
         assert sum(each < uptimes[-1] - 60.0 for each in uptimes) <= 1 if uptimes else True
+
+
+def test_the_cache_of_lines_of_batches_is_nobodys_demand() -> None:
+    seen = demand(heard(line(10.0, batch_kv_tokens=400, replicas={"a": replica()})), now=10.0)
+    assert (seen.kv_tokens, seen.kv_blocks_used) == (100, 8), "a fifth of 40 blocks is others'"
