@@ -28,10 +28,10 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 98_800,
-    "lines of tests, e2e and testing": 106_600,
-    "modules of the product": 611,
-    "% placeholder words in docstrings": 6.4,
+    "lines of the product": 101_600,
+    "lines of tests, e2e and testing": 107_600,
+    "modules of the product": 633,
+    "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 7,
     "class names defined twice": 3,
     "loose modules of the engine": 5,

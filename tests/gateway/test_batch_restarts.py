@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from fairlead.gateway.batches import batch_run, runner
 from fairlead.gateway.batches.batch import ENDED, BatchRow, BatchStatus
-from fairlead.gateway.batches.batch_run import Answer, BatchRun
-from fairlead.gateway.batches.batch_table import BatchTable, LeaseLost
+from fairlead.gateway.batches.batch_run import BatchRun, ServedAnswer
+from fairlead.gateway.batches.batch_table import BatchLeaseLost, BatchTable
 from fairlead.gateway.files.blobs import Folder
 from fairlead.gateway.files.file_table import FileTable
 from fairlead.gateway.files.keeper import FileKeeper, FileLimits
@@ -163,7 +163,7 @@ async def _scenario(files: FileKeeper, statuses: list[int], losses: list[tuple[i
     num_sent, tries, wrong = 0, Counter[int](), []
     changed = asyncio.Condition()
 
-    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any) -> Answer:
+    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any) -> ServedAnswer:
         nonlocal num_sent
         on_dispatched()
         index = int(json.loads(body)["messages"][0]["content"])
@@ -176,7 +176,7 @@ async def _scenario(files: FileKeeper, statuses: list[int], losses: list[tuple[i
             changed.notify_all()
         tries[index] += 1
         status = statuses[index] if tries[index] == 1 or statuses[index] == 400 else 200
-        return Answer(status, b'{"status": %d}' % status)
+        return ServedAnswer(status, b'{"status": %d}' % status)
 
     lease = batches.select().with_only_columns(batches.c.runner).where(batches.c.id == batch_id)
     runs: list[asyncio.Task[Any]] = []
@@ -202,7 +202,7 @@ async def _scenario(files: FileKeeper, statuses: list[int], losses: list[tuple[i
         if how == "killed":
             task.cancel()
     ended = await asyncio.gather(*runs, return_exceptions=True)
-    assert all(isinstance(each, BatchRow | LeaseLost | asyncio.CancelledError) for each in ended), ended
+    assert all(isinstance(each, BatchRow | BatchLeaseLost | asyncio.CancelledError) for each in ended), ended
     row = await table.get("", batch_id)
     assert row.status == BatchStatus.COMPLETED and row.completed + row.failed == row.total == len(statuses)
     stored = []

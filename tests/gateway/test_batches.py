@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.gateway.batches import batch_run
-from fairlead.gateway.batches.batch_run import Answer
+from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.batches.lines import MAX_LINES, raw_lines
 
 CHAT = "/v1/chat/completions"
@@ -204,11 +204,11 @@ async def test_a_busy_or_broken_fleet_is_asked_again(with_files, tmp_path: Path,
     setup = await with_files(tmp_path)
     answers = Counter[str]()
 
-    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any) -> Answer:
+    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any) -> ServedAnswer:
         prompt = json.loads(body)["prompt"]
         answers[prompt] += 1
         statuses = {"busy": [429, 503, 0, 200], "broken": [500, 502, 504], "wrong": [400]}[prompt]
-        return Answer(statuses[answers[prompt] - 1], b"{}")
+        return ServedAnswer(statuses[answers[prompt] - 1], b"{}")
 
     setup.gateway.storage.batches._serve = serve
     names = ("busy", "broken", "wrong")

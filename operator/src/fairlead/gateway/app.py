@@ -19,7 +19,7 @@ import msgspec
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.gateway.access import Access
 from fairlead.gateway.batches import requests as batch_requests
-from fairlead.gateway.batches.batch_run import Answer
+from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.batches.requests import BATCHES_PATH
 from fairlead.gateway.batches.runner import BatchRunner
 from fairlead.gateway.director import Director
@@ -184,7 +184,7 @@ class GatewayApp:
 
     async def serve_line(
         self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
-    ) -> Answer:
+    ) -> ServedAnswer:
         """A line of a batch, as if its client had sent it: queued behind everybody else, and counted."""
         absent = AbsentClient()
         client = Client(
@@ -201,7 +201,7 @@ class GatewayApp:
             await self._observed(client, seen, self._serve_body(routes.Target(path, None), body, client, seen))
         finally:
             client.close()
-        return Answer(absent.status, absent.body)
+        return ServedAnswer(absent.status, absent.body)
 
     async def _serve_body(self, target: routes.Target, body: bytes, client: Client, seen: Observation) -> bool:
         """True. Refusals become the answer."""

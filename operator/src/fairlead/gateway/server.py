@@ -16,7 +16,7 @@ import uvloop
 
 from fairlead.gateway.access import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
-from fairlead.gateway.batches.batch_run import Answer
+from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.injector import Injector
@@ -129,7 +129,7 @@ class Gateway:
 
     async def _serve_line(
         self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
-    ) -> Answer:
+    ) -> ServedAnswer:
         return await self.app.serve_line(path, body, owner, request_id, on_dispatched)
 
     def _serving(self, app: App, number: int, *, grace_seconds: int) -> HttpServer:

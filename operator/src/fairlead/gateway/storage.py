@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlead.gateway.batches.batch_run import Serve
+from fairlead.gateway.batches.batch_run import ServeLine
 from fairlead.gateway.batches.runner import BatchRunner
 from fairlead.gateway.files.blobs import BlobError, make_blobs
 from fairlead.gateway.files.keeper import FileKeeper, FileLimits
@@ -50,7 +50,7 @@ class Storage:
 
 
 def make_storage(
-    settings: GatewaySettings, url: str, gateway_id: str, serve: Serve, metrics: GatewayMetrics
+    settings: GatewaySettings, url: str, gateway_id: str, serve: ServeLine, metrics: GatewayMetrics
 ) -> Storage:
     """`url`: as of the setting `response_store`. `gateway_id`: names this run of the gateway. `serve`: of the batches'
     lines. Raises StoreError."""

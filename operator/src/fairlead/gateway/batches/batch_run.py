@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from fairlead.gateway.batches.batch import BatchRow, BatchStatus
-from fairlead.gateway.batches.lines import Checked, Line, RawLine, check, raw_lines, read_line
+from fairlead.gateway.batches.lines import BatchLine, Checked, RawLine, check, raw_lines, read_line
 from fairlead.gateway.files.blobs import BlobError
 from fairlead.gateway.files.keeper import FileKeeper
 from fairlead.gateway.stored.errors import Json, StoreError
@@ -48,7 +48,7 @@ _PAGE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServedAnswer:
     """Of a request that was served without a client."""
 
     status: int
@@ -56,12 +56,12 @@ class Answer:
     body: bytes
 
 
-class Serve(Protocol):
+class ServeLine(Protocol):
     """Serves a request of a batch as if its client had sent it, in spare capacity."""
 
     async def __call__(
         self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
-    ) -> Answer:
+    ) -> ServedAnswer:
         """`on_dispatched`: called when a replica gets it."""
         ...
 
@@ -74,7 +74,7 @@ class BatchRun:
         row: BatchRow,
         table: "BatchTable",
         files: FileKeeper,
-        serve: Serve,
+        serve: ServeLine,
         runner: str,
         max_line_bytes: int,
         on_line: Callable[[str], object],
@@ -108,7 +108,7 @@ class BatchRun:
         self._stopping.set()
 
     async def run(self) -> BatchRow:
-        """To the batch's end, or to the drain's. Raises LeaseLost, StoreError, BlobError and NotStored."""
+        """To the batch's end, or to the drain's. Raises BatchLeaseLost, StoreError, BlobError and NotStored."""
         if self.row.status == BatchStatus.VALIDATING:
             await self._validate()
         if self.row.status == BatchStatus.IN_PROGRESS:
@@ -215,7 +215,7 @@ class BatchRun:
         while tasks := [task for task, is_dispatched in self._tasks.items() if which(is_dispatched)]:
             await asyncio.wait(tasks)
 
-    async def _send(self, line: Line) -> None:
+    async def _send(self, line: BatchLine) -> None:
         """Until it is answered for good."""
         task = asyncio.current_task()
         assert task is not None
@@ -264,7 +264,7 @@ class BatchRun:
                 logger.warning("answers of the batch %s wait for the database: %s", self.row.id, error)
 
     async def _flush(self) -> None:
-        """Raises StoreError, and keeps the answers; LeaseLost: whoever has the batch runs their lines again."""
+        """Raises StoreError, and keeps the answers; BatchLeaseLost: whoever has the batch runs their lines again."""
         async with self._flushing:
             if answers := self._answers[:MAX_FLUSHED]:
                 await self._table.add_answers(self.row.id, self._runner, answers)

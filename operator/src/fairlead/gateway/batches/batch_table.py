@@ -15,7 +15,7 @@ import sqlalchemy as sql
 from fairlead.gateway.batches.batch import ACTIVE, BatchRow, BatchStatus
 from fairlead.gateway.files.file_row import FileRow
 from fairlead.gateway.files.file_table import ready_values
-from fairlead.gateway.openai.query import Page
+from fairlead.gateway.openai.query import ListQuery
 from fairlead.gateway.stored.database import Database
 from fairlead.gateway.stored.errors import NotStored
 from fairlead.gateway.stored.tables import batch_answers, batches, files
@@ -26,7 +26,7 @@ _PAGE_ROWS = 50
 _COLUMNS = tuple(BatchRow.__slots__)
 
 
-class LeaseLost(Exception):
+class BatchLeaseLost(Exception):
     """Another gateway runs the batch."""
 
 
@@ -63,7 +63,7 @@ class BatchTable:
         """Raises NotStored."""
         return await self.database.run(lambda connection: _found(connection, owner, batch_id))
 
-    async def page(self, owner: str, page: Page) -> list[BatchRow]:
+    async def page(self, owner: str, page: ListQuery) -> list[BatchRow]:
         """One more than the page's limit, where there are more. Raises NotStored where the page is to begin behind a
         batch that is not there."""
 
@@ -137,7 +137,7 @@ class BatchTable:
         )
 
     async def change(self, batch_id: str, runner: str, only_from: Sequence[str], **changes: Any) -> BatchRow:
-        """The batch, changed where it has one of these states, else as it is. Raises LeaseLost."""
+        """The batch, changed where it has one of these states, else as it is. Raises BatchLeaseLost."""
 
         def put(connection: sql.Connection) -> BatchRow:
             row = _held(connection, batch_id, runner)
@@ -154,7 +154,7 @@ class BatchTable:
         return await self.database.run(lambda connection: set(connection.execute(numbers).scalars()))
 
     async def add_answers(self, batch_id: str, runner: str, answers: Sequence[LineAnswer]) -> None:
-        """All of them or none. Raises LeaseLost."""
+        """All of them or none. Raises BatchLeaseLost."""
 
         def put(connection: sql.Connection) -> None:
             row = _held(connection, batch_id, runner)
@@ -186,7 +186,7 @@ class BatchTable:
         )
 
     async def end(self, batch_id: str, runner: str, written: Sequence[FileRow], changes: Mapping[str, Any]) -> BatchRow:
-        """The batch as it has ended, with its files, which hold the answers from now on. Raises LeaseLost."""
+        """The batch as it has ended, with its files, which hold the answers from now on. Raises BatchLeaseLost."""
 
         def put(connection: sql.Connection) -> BatchRow:
             _held(connection, batch_id, runner)
@@ -213,12 +213,12 @@ class BatchTable:
 
 
 def _held(connection: sql.Connection, batch_id: str, runner: str) -> BatchRow:
-    """Locked until the transaction ends. Raises LeaseLost."""
+    """Locked until the transaction ends. Raises BatchLeaseLost."""
     wanted = (batches.c.id == batch_id) & (batches.c.runner == runner)
     connection.execute(batches.update().where(wanted).values(lease_until=time.time() + LEASE_SECONDS))
     row = connection.execute(sql.select(batches).where(wanted)).one_or_none()
     if row is None:
-        raise LeaseLost(batch_id)
+        raise BatchLeaseLost(batch_id)
     return _row(row)
 
 

@@ -28,7 +28,7 @@ class RawLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One request."""
 
     number: int
@@ -89,7 +89,7 @@ async def raw_lines(pieces: AsyncGenerator[bytes], max_bytes: int) -> AsyncGener
         yield RawLine(number, bytes(pending))
 
 
-def read_line(raw: RawLine, endpoint: str, max_bytes: int) -> Line:
+def read_line(raw: RawLine, endpoint: str, max_bytes: int) -> BatchLine:
     """Raises LineError. `endpoint`: of the batch."""
     if raw.data is None:
         raise LineError(f"The line has more than {max_bytes} bytes.", code="line_too_long", line=raw.number)
@@ -119,7 +119,7 @@ def read_line(raw: RawLine, endpoint: str, max_bytes: int) -> Line:
     for name in ("stream", "background"):
         if getattr(body, name):
             raise wrong(f"body.{name}", "must be left out: answers of a batch come in its output file")
-    return Line(raw.number, written.custom_id, bytes(written.body))
+    return BatchLine(raw.number, written.custom_id, bytes(written.body))
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fairlead.gateway.batches.batch import BatchRow, BatchStatus
-from fairlead.gateway.batches.batch_run import BatchRun, Serve
+from fairlead.gateway.batches.batch_run import BatchRun, ServeLine
 from fairlead.gateway.files.blobs import BlobError
 from fairlead.gateway.files.keeper import FileKeeper
 from fairlead.gateway.stored.errors import NotStored, StoreError
@@ -41,7 +41,7 @@ class BatchRunner:
         self,
         table: "BatchTable",
         files: FileKeeper,
-        serve: Serve,
+        serve: ServeLine,
         gateway_id: str,
         max_line_bytes: int,
         on_line: Callable[[str], object],
@@ -133,7 +133,7 @@ class BatchRunner:
         task.add_done_callback(lambda _: self._runs.pop(row.id, None))
 
     async def _run(self, run: BatchRun) -> None:
-        from fairlead.gateway.batches.batch_table import LeaseLost
+        from fairlead.gateway.batches.batch_table import BatchLeaseLost
 
         batch_id = run.row.id
         logger.info("running the batch %s, which is %s", batch_id, run.row.status)
@@ -143,7 +143,7 @@ class BatchRunner:
                 self._on_ended(ended.status)
             logger.info("the batch %s is %s", batch_id, ended.status)
             await self.table.release(batch_id, self._id)
-        except LeaseLost:
+        except BatchLeaseLost:
             logger.warning("the batch %s is run by another gateway now", batch_id)
         except (StoreError, BlobError, NotStored) as error:  # whoever gets the lease next goes on
             logger.warning("the batch %s pauses: %s", batch_id, error)

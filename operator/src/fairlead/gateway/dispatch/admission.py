@@ -27,6 +27,7 @@ from fairlead.gateway.prompts.reader import PromptReader, Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
+from fairlead.routing.queue import PoolQueue
 from fairlead.routing.replica import Load
 from fairlead.routing.router import Router
 from fairlead_common.openai.prompts import PromptError
@@ -131,12 +132,12 @@ class ModelPool:
 
     def counters_of(self, ticket: RequestTicket) -> Observer:
         """What counts the request as demand; nothing does for lines of batches, unless the fleet may grow for them."""
-        return self.counters if self._counts(ticket) else Observer()
+        return self.counters if _may_grow_for(ticket, self.model) else Observer()
 
     async def tokenize(self, ticket: RequestTicket) -> None:
         """Has the prompt read, if the request will wait or be served. Raises OpenAIError where no replica could ever
         serve it."""
-        if self._is_hopeless or (len(self.queue) and not self._has_room(ticket)):
+        if _is_hopeless(self.pool) or (len(self.queue) and not _has_room(self.queue, ticket)):
             return  # nothing is spent on what `wait` is going to refuse
         await self.prompts.read(ticket)
         self._raise_if_unfit(ticket)
@@ -155,9 +156,9 @@ class ModelPool:
     async def wait(self, ticket: RequestTicket) -> InFlightRequest:
         """Until it is this ticket's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
         now = self.now()
-        if not self.num_ready and self._counts(ticket):
+        if not self.num_ready and _may_grow_for(ticket, self.model):
             self._on_urgent()
-        if self._is_hopeless:
+        if _is_hopeless(self.pool):
             raise self._refusal(QueueOutcome.NO_REPLICAS)
         self._raise_if_unfit(ticket)
         claims = self._claims_ahead_of(ticket, now)
@@ -166,7 +167,7 @@ class ModelPool:
             if sent is not None:
                 self._foresee(ticket, sent.decision.predicted_ttft_seconds, now)
                 return sent
-        if not ticket.admitted and not self._has_room(ticket):
+        if not ticket.admitted and not _has_room(self.queue, ticket):
             raise self._refusal(QueueOutcome.QUEUE_FULL)
         return await self._wait_in_line(ticket, now)
 
@@ -182,7 +183,7 @@ class ModelPool:
             self._outdated = frozenset(replica.uid for replica in (*before.replicas, *pool.replicas))
             self._knows_engines = False
         self._take_replicas()
-        if self._is_hopeless:
+        if _is_hopeless(self.pool):
             self._line.refuse_all(lambda: self._refusal(QueueOutcome.NO_REPLICAS))
         if _limits(pool.model) != _limits(before.model):
             self._line.set_timers()
@@ -276,7 +277,7 @@ class ModelPool:
     def _stays(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
         """Whether later tickets may pass this ticket without a claim. Isolated suspects hold up nobody; a suspect in
         line holds up all others."""
-        if self._lacks_adapter(ticket):
+        if _lacks_adapter(self.router, ticket):
             return True
         if not ticket.is_suspect:
             return False
@@ -288,7 +289,12 @@ class ModelPool:
 
     async def _wait_in_line(self, ticket: RequestTicket, now: float) -> InFlightRequest:
         is_first = not (len(self.queue) if self.model.scale_for_batches else self.queue.num_urgent)
-        if self.num_ready and is_first and self._counts(ticket) and now - self._line.emptied_at >= LULL_SECONDS:
+        if (
+            self.num_ready
+            and is_first
+            and _may_grow_for(ticket, self.model)
+            and now - self._line.emptied_at >= LULL_SECONDS
+        ):
             self._on_urgent()
         awaited = self._line.enter(ticket, now)
         if ticket.foreseen_at is None:
@@ -338,14 +344,6 @@ class ModelPool:
         if when is not None:
             self._wake_up = self._loop.call_at(when, self.pump)
 
-    def _counts(self, ticket: RequestTicket) -> bool:
-        """Whether the fleet may grow for the request."""
-        return not ticket.is_spare or self.model.scale_for_batches
-
-    def _has_room(self, ticket: RequestTicket) -> bool:
-        """Whether a newcomer may enter the line; who sends lines of batches bounds their number."""
-        return ticket.is_spare or self.queue.has_room(ticket.num_bytes)
-
     # The state of the replicas.
 
     def _take_replicas(self) -> None:
@@ -375,19 +373,9 @@ class ModelPool:
 
     # Refusing.
 
-    @property
-    def _is_hopeless(self) -> bool:
-        """Whether nothing is ready and nothing is going to be."""
-        return not self.pool.replicas and not self.pool.outlook.starting
-
-    def _lacks_adapter(self, ticket: RequestTicket) -> bool:
-        """Whether all ready replicas have reported their adapters, without the ticket's adapter."""
-        adapter = ticket.request.adapter
-        return adapter is not None and self.router.lacks(adapter)
-
     def _refuse_without_adapter(self) -> None:
         """Refuses tickets in line whose adapter will not be loaded."""
-        for ticket in [each for each in self.queue if self._lacks_adapter(each)]:
+        for ticket in [each for each in self.queue if _lacks_adapter(self.router, each)]:
             if (error := without_adapter(self.pool, ticket.request.adapter or "")) is not None:
                 self._line.refuse(ticket, error)
 
@@ -396,7 +384,7 @@ class ModelPool:
         replicas decide, or else of the spec, so nothing is started in vain."""
         prompt = ticket.prompt
         misfit: PromptError | None = None
-        if self._lacks_adapter(ticket):
+        if _lacks_adapter(self.router, ticket):
             if (error := without_adapter(self.pool, ticket.request.adapter or "")) is not None:
                 raise error
         elif self.router.replicas:
@@ -410,7 +398,7 @@ class ModelPool:
             raise unfit(misfit)
 
     def _expire(self, ticket: RequestTicket) -> None:
-        if self._lacks_adapter(ticket) and (
+        if _lacks_adapter(self.router, ticket) and (
             error := without_adapter(self.pool, ticket.request.adapter or "", is_late=True)
         ):
             self._line.refuse(ticket, error)
@@ -431,3 +419,24 @@ class ModelPool:
 
 def _limits(model: FleetModel) -> tuple[float, float]:
     return model.routing.max_queue_time, model.routing.cold_start_timeout
+
+
+def _has_room(queue: PoolQueue[RequestTicket], ticket: RequestTicket) -> bool:
+    """Whether a newcomer may enter the line; who sends lines of batches bounds their number."""
+    return ticket.is_spare or queue.has_room(ticket.num_bytes)
+
+
+def _may_grow_for(ticket: RequestTicket, model: FleetModel) -> bool:
+    """Whether the fleet may grow for the request."""
+    return not ticket.is_spare or model.scale_for_batches
+
+
+def _is_hopeless(pool: Pool) -> bool:
+    """Whether nothing is ready and nothing is going to be."""
+    return not pool.replicas and not pool.outlook.starting
+
+
+def _lacks_adapter(router: Router, ticket: RequestTicket) -> bool:
+    """Whether all ready replicas have reported their adapters, without the ticket's adapter."""
+    adapter = ticket.request.adapter
+    return adapter is not None and router.lacks(adapter)

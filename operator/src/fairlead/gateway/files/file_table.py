@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from fairlead.gateway.files.file_row import FileRow
-from fairlead.gateway.openai.query import Page
+from fairlead.gateway.openai.query import ListQuery
 from fairlead.gateway.stored.database import Database
 from fairlead.gateway.stored.errors import NotStored
 from fairlead.gateway.stored.tables import files
@@ -44,7 +44,7 @@ class FileTable:
         """Raises NotStored."""
         return await self.database.run(lambda connection: found(connection, owner, file_id))
 
-    async def page(self, owner: str, page: Page, purpose: str | None) -> list[FileRow]:
+    async def page(self, owner: str, page: ListQuery, purpose: str | None) -> list[FileRow]:
         """One more than the page's limit, where there are more. Raises NotStored where the page is to begin behind a
         file that is not there."""
 

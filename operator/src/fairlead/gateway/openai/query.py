@@ -11,7 +11,7 @@ Asked = Mapping[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListQuery:
     """Which part of a list is asked for."""
 
     limit: int
@@ -20,11 +20,11 @@ class Page:
     """The id of the last entry of the page before; None = the first page."""
 
 
-def page_of(query: str, *, default_limit: int, max_limit: int) -> Page:
+def page_of(query: str, *, default_limit: int, max_limit: int) -> ListQuery:
     """Raises OpenAIError (400)."""
     asked = parse_qs(query)
     limit = number_in(asked, "limit", default_limit, lambda number: 1 <= number <= max_limit, f"from 1 to {max_limit}")
-    return Page(limit, order_in(asked) == "desc", asked.get("after", [None])[-1])
+    return ListQuery(limit, order_in(asked) == "desc", asked.get("after", [None])[-1])
 
 
 def order_in(asked: Asked) -> Literal["asc", "desc"]:
