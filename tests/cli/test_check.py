@@ -272,7 +272,7 @@ def test_a_preset_is_printed_to_be_applied_and_checks(run: Run, tmp_path: Path) 
 
 
 def test_a_preset_that_is_none_is_refused_with_the_nearest(run: Run) -> None:
-    ended = run("models", "catalog", "show", "qwen3-9b")
+    ended = run("models", "catalog", "show", "qwen-8b")
     assert ended.status == 2
     assert "hint: did you mean qwen3-8b" in ended.err
 

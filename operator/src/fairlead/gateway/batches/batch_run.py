@@ -67,7 +67,7 @@ class ServeLine(Protocol):
 
 
 class BatchRun:
-    """`run` it; `stop` and `expire` it from outside."""
+    """`run` it; `cancel` and `drain` it from outside."""
 
     def __init__(
         self,
