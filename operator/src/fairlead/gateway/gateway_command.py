@@ -107,6 +107,8 @@ async def _serve(args: argparse.Namespace, settings: GatewaySettings, access: Ac
         def make_fleet(datastore: Datastore, tokenizers: Tokenizers) -> KubernetesFleet:
             return KubernetesFleet(client, namespaces=args.namespace, listener=datastore, tokenizers=tokenizers)
 
+        for number in (signal.SIGINT, signal.SIGTERM):  # what comes once ports are bound is for the gateway
+            asyncio.get_running_loop().add_signal_handler(number, lambda: None)
         gateway = Gateway(settings, make_fleet, access)
         gateway.install_signal_handlers()
         gc.collect()
