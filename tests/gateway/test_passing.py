@@ -109,7 +109,7 @@ class Umpire:
     def route(self, prompt: Any, *args: Any, **more: Any) -> InFlightRequest | None:
         sent = self._route(prompt, *args, **more)
         if sent is not None:
-            place = (self.wishes[prompt.affinity].priority, int(prompt.affinity) + 1)
+            place = (False, self.wishes[prompt.affinity].priority, int(prompt.affinity) + 1)
             ahead = (each.request.request_id for each in self.pool.queue if each.order < place)
             replica = self.fleet[sent.uid]
             assert not [name for name in ahead if self.wishes[name].may_use(replica)], "somebody is overtaken"
