@@ -31,7 +31,7 @@ RELEASE := PYTHONPATH=e2e $(BIN)/python -m release
 needs_registry = $(if $(REGISTRY),,$(error Say where to: make $@ REGISTRY=registry.example.com/team))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane images images-push chart-push release-check prometheus lint shape fmt check crds reference schemas families dinghy pictures bench-engine bench-routers bench-routing bench-autoscaling clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-long test-matrices test-chart soak fuzz test-gpu e2e-kubernetes e2e-local e2e-node-down e2e-control-plane images images-push chart-push release-check prometheus lint shape fmt check crds reference schemas families dinghy pictures bench-engine bench-routers bench-routing bench-autoscaling clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,17 +67,23 @@ $(VENV)/.chart: requirements/helm.txt requirements/kubernetes.txt $(VENV)/.dev
 demo: setup ## A fleet on this machine: apply, chat, load, 1 → 2 → 1 → 0 replicas, one request from zero; a few minutes
 	$(BIN)/fairlead demo
 
-test: setup-dev ## All tests but the long ones: unit, HTTP, local mode end to end
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu"
+test: setup-dev ## Unit, HTTP, local mode end to end
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not long and not compute and not gpu"
 
 test-fast: setup-dev ## Only what needs no fleet of processes
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not compute and not gpu and not e2e"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not long and not compute and not gpu and not e2e"
 
 test-slow: setup-dev ## The long ones that start servers or go by the clock: fleets, downloads, clients, attacks, a soak
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu" $(call marked,slow)
 
 test-compute: setup-dev ## The long ones that only compute: families, kernels, random steps; they may take whatever is left of a machine
 	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not gpu" --timeout $(COMPUTE_SECONDS) $(call marked,compute)
+
+test-long: setup-dev ## Minutes each, before a release: a soak, an hour's attacks in small, requests generated from the documents
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m long $(call marked,long)
+
+test-matrices: setup-dev ## All combinations of parameters of which the targets above take enough to have each value
+	$(PYTEST) -n $(COMPUTE_WORKERS) -m "matrix and not gpu" --whole-matrices --timeout $(COMPUTE_SECONDS) $(call marked,matrix)
 
 test-chart: setup-chart ## Only the chart: lint, every value rendered, Kubernetes' schemas, rights, Pod Security, alerts
 	$(PYTEST) -n $(PYTEST_WORKERS) tests/chart
@@ -93,8 +99,11 @@ test-gpu: setup-dev ## What needs a CUDA device
 
 e2e-kubernetes: setup-chart ## The scenarios on a genuine Kubernetes: KUBECONFIG's, or a node started here (root; KUBERNETES=1.36, SCENARIOS=core)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) preflight && $(CLUSTER) build && $(IMAGES) build; fi
-	$(PYTEST) e2e --home kubernetes -m "$(if $(filter core,$(SCENARIOS)),core and )not slow" --verified docs/kubernetes.md \
+	$(PYTEST) e2e --home kubernetes -m "$(if $(filter core,$(SCENARIOS)),core and )not slow and not long" --verified docs/kubernetes.md \
 	  $(if $(KUBECONFIG),,-n 2 --dist loadgroup)
+
+e2e-local: setup-dev ## All scenarios in local mode; `make test` has those that a cluster does not have as well
+	$(PYTEST) e2e --all-scenarios -m "not slow and not long"
 
 e2e-control-plane: setup-chart ## What needs a genuine API server and no node: KUBECONFIG's, or one started here (root; KUBERNETES=1.36)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) build; fi

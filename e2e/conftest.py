@@ -200,6 +200,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where the scenarios' fleet lives: local mode, or the test cluster of KUBECONFIG (default: local)",
     )  # fmt: skip
     group.addoption(
+        "--all-scenarios", action="store_true",
+        help="in local mode, also run the scenarios that say nothing of it which a cluster does not say too",
+    )  # fmt: skip
+    group.addoption(
         "--times", type=int, default=1,
         help="how many times in a row each zero-drop disturbance happens to one deployment (default: 1)",
     )  # fmt: skip
@@ -223,7 +227,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last: runs after all others, because the cluster is another one afterwards")
     for home in OTHER_HOME:
         config.addinivalue_line("markers", f"{home}_only(reason): needs --home {home}; the reason says why")
-    config.addinivalue_line("markers", "slow_in_local_mode: `make test-slow` runs it there, a cluster with all others")
+    config.addinivalue_line("markers", "cluster_suffices: in local mode only --all-scenarios runs it")
     config.addinivalue_line("markers", "control_plane: needs a genuine API server and no node; --control-plane runs it")
 
 
@@ -232,6 +236,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Scenarios share one fleet, so they share one worker. What needs no fleet has another, where there are several.
     What needs the other home says so and is skipped."""
     home = config.getoption("--home")
+    if home == "local" and not config.getoption("--all-scenarios"):
+        left_out = [item for item in items if item.get_closest_marker("cluster_suffices") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("cluster_suffices") is None]
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
     for item in items:
         if HERE not in item.path.parents:
@@ -241,8 +249,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group("control plane" if is_beside else "fleet"))
         if home == "kubernetes" and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SCENARIO_SECONDS * max(1, config.getoption("--times"))))
-        if home == "local" and item.get_closest_marker("slow_in_local_mode"):
-            item.add_marker(pytest.mark.slow)
         for only in item.iter_markers(f"{OTHER_HOME[home]}_only"):
             reason = only.kwargs.get("reason") or (only.args[0] if only.args else "")
             if not reason:

@@ -50,6 +50,7 @@ def answer(client: openai.OpenAI) -> Callable[[str], str]:
     return ask
 
 
+@pytest.mark.cluster_suffices
 def test_adapters_are_served_by_name_and_come_and_go_without_a_restart(
     fleet, deployed: Any, manifest: Any, name: str, client: openai.OpenAI, state: State, answer: Callable[[str], str]
 ) -> None:
@@ -97,7 +98,7 @@ def test_an_adapter_is_a_folder_of_this_machine(
     assert client.completions.create(model=f"{name}:mate", prompt="Ahoy", max_tokens=1).choices
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.slow
 @pytest.mark.local_only("the hub's files are on this machine")
 def test_adapters_of_a_hub_are_downloaded_beside_an_engine_that_runs(
     fleet, deployed: Any, manifest: Any, name: str, state: State, answer: Callable[[str], str], tmp_path: Path

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 NUM_CLIENTS = 12
 AUTOSCALING = {
     "minReplicas": 1,
@@ -17,6 +19,7 @@ LACKS = (
 )
 
 
+@pytest.mark.cluster_suffices
 def test_replicas_follow_the_load_and_no_request_fails(fleet, deployed: Callable[..., str], name: str) -> None:
     engine = {"maxNumSeqs": 2, "maxNumQueuedTokens": 16}  # so that what is more waits in the gateway
     deployed(name, engine=engine, autoscaling=AUTOSCALING, routing={"maxQueueTime": "120s"})

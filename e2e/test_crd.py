@@ -464,7 +464,7 @@ def test_both_servers_say_the_same_sentences(genuine_home: Home, local: Home, ca
         assert sorted(ours.sentences) == sorted(genuine.sentences)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(spec=mutated_specs())
 def test_nearly_valid_objects_get_the_same_verdict_everywhere(genuine_home: Home, local: Home, spec: Json) -> None:
     body = deployment("mutant") | {"spec": spec}
@@ -475,7 +475,7 @@ def test_nearly_valid_objects_get_the_same_verdict_everywhere(genuine_home: Home
     assert _operator_agrees(body, genuine), (genuine.sentences, _operator_fields(body))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(spec=mutated_specs())
 def test_strict_validation_names_the_same_fields_everywhere(genuine_home: Home, local: Home, spec: Json) -> None:
     body = deployment("mutant") | {"spec": spec}

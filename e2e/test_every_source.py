@@ -27,7 +27,7 @@ def nodes_keep_models(fleet) -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 @pytest.mark.parametrize(
     "scheme",
     [

@@ -30,7 +30,7 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 7
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
 def test_an_example_is_applied_and_its_models_answer(fleet, file: Path, say: Callable[[str], None]) -> None:
     documents = [document for document in yaml.safe_load_all(file.read_text()) if document]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from homes.fleet import in_threads
 from hopeless import NO_SUCH_DEMO, NO_SUCH_DEMO_SENTENCE
 from streaming_load import PROMPTS, stream
@@ -30,6 +31,7 @@ def test_ten_requests_to_a_deployment_at_zero_are_all_answered(fleet, deployed: 
     assert (scaling["history"][-1]["from"], scaling["history"][-1]["to"] > 0) == (0, True)
 
 
+@pytest.mark.cluster_suffices
 def test_a_deployment_without_requests_goes_to_zero_and_says_so(fleet, deployed: Callable[..., str], name: str) -> None:
     deployed(
         name,
@@ -44,6 +46,7 @@ def test_a_deployment_without_requests_goes_to_zero_and_says_so(fleet, deployed:
     assert stream(fleet.endpoint(name), PROMPTS[0], 16).complete, "and it comes back for the next one"
 
 
+@pytest.mark.cluster_suffices
 def test_a_model_that_cannot_start_is_refused_with_the_condition_s_sentence_and_not_waited_for(
     fleet, deployed: Callable[..., str], name: str
 ) -> None:

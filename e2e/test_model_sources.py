@@ -23,7 +23,7 @@ BYTES_PER_SECOND = 1_800_000
 """The dinghy has 7 MB: some four seconds, in which the operator looks twice."""
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_a_model_of_a_hub_is_downloaded_once_and_says_how_far_it_is(fleet, deployed: Any, name: str) -> None:
     keys = {"HUB_TOKEN_SHA256": hashlib.sha256(TOKEN.encode()).hexdigest()}
     with fleet.serving(f"{name}-hub", HUB, ["fairlead/dinghy", str(BYTES_PER_SECOND)], keys) as hub:

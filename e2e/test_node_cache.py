@@ -21,7 +21,7 @@ WHOLE, RANGE = (rf'"GET /{MODEL}/resolve/\w+/model\.safetensors HTTP/1\.1" {stat
 """Lines of the hub's log: the weights from their first byte, and from a later one."""
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(fleet, deployed: Any, name: str) -> None:
     keys = {"HUB_TOKEN_SHA256": sha256(TOKEN), "HUB_STRANGER_SHA256": sha256(STRANGER)}
     with (

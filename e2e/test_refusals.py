@@ -122,7 +122,7 @@ def without_hope(deployed_for_all: Callable[..., str], shared_name: str) -> dict
     }
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 @pytest.mark.parametrize("hopeless", HOPELESS, ids=str)
 def test_a_spec_that_cannot_be_satisfied_ends_in_a_condition_that_says_what_to_do(
     fleet, without_hope: dict[str, str], hopeless: Hopeless
@@ -134,6 +134,7 @@ def test_a_spec_that_cannot_be_satisfied_ends_in_a_condition_that_says_what_to_d
     assert fleet.condition(name, "Ready")["status"] == "False"
 
 
+@pytest.mark.cluster_suffices
 def test_a_profile_of_another_model_ends_in_a_condition_with_what_differs(
     fleet, deployed: Callable[..., str], name: str
 ) -> None:

@@ -42,6 +42,7 @@ def answers(fleet, model: str) -> bool:
         return bool(json.loads(next(payloads))["choices"])
 
 
+@pytest.mark.cluster_suffices
 def test_an_engine_killed_in_the_middle_of_a_stream_is_reported_and_replaced(fleet, model: str) -> None:
     [pod] = fleet.pods(model)
     before = fleet.num_restarts(pod)
@@ -73,7 +74,7 @@ def stopped(fleet, pod: str) -> Iterator[None]:
             core.resume()
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_an_engine_that_hangs_is_named_while_it_does_and_its_stream_goes_on_after(fleet, model: str) -> None:
     [pod] = fleet.pods(model)
     before = fleet.num_restarts(pod)
@@ -95,7 +96,7 @@ def test_a_client_that_leaves_frees_the_engine(fleet, model: str) -> None:
     fleet.wait("the engine to run nothing", lambda: fleet.engine_running(model) == 0)
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_uninstalling_the_operator_leaves_no_stuck_object(fleet, manifest, name: str) -> None:
     fleet.apply(manifest(name))
     fleet.wait_ready(name)

@@ -101,6 +101,7 @@ def test_kubectl_wait_describe_logs_and_events_work(fleet, dinghy: str) -> None:
     assert dinghy in fleet.events(dinghy)
 
 
+@pytest.mark.cluster_suffices
 def test_scaling_by_the_scale_subresource_makes_both_replicas_answer(
     fleet, deployed: Callable[..., str], name: str
 ) -> None:
@@ -132,6 +133,7 @@ def test_an_engine_of_two_http_processes_answers_as_one(fleet, deployed: Callabl
     assert sum(float(line.split()[-1]) for line in done) >= 6, "whichever process is asked tells of both"
 
 
+@pytest.mark.cluster_suffices
 def test_a_model_on_a_claim_is_served_once_the_claim_holds_it(fleet, deployed: Callable[..., str], name: str) -> None:
     deployed(name, f"pvc://{name}/models/dinghy")
     fleet.wait_condition(name, "ModelAvailable", "False", "ModelSourceNotFound")

@@ -8,7 +8,7 @@ from homes.local import LocalFleet
 from soak.run import NAME, Soak, SoakOptions
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.local_only(reason="it reads the memory of the fleet's processes and kills them"),
     pytest.mark.timeout(900),
 ]

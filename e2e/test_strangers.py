@@ -9,7 +9,7 @@ from soak.neighbours import DINGHY
 from fairlead_engine_testing import hostile_authors
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_a_tokenizer_that_takes_too_much_is_left_to_its_engine_and_a_condition_says_so(
     fleet, deployed, name: str, tmp_path: Path
 ) -> None:

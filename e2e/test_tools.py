@@ -94,6 +94,7 @@ def chat(fleet, dinghy: str) -> Any:
     )  # type: ignore[call-arg]
 
 
+@pytest.mark.cluster_suffices
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # langchain's own
 @pytest.mark.parametrize("method", ["json_schema", "json_mode"])
 def test_langchain_gets_structured_output_by_a_schema_and_by_json(chat: Any, method: Any) -> None:
@@ -101,6 +102,7 @@ def test_langchain_gets_structured_output_by_a_schema_and_by_json(chat: Any, met
     assert [*chat.with_structured_output(Cargo, method=method).stream(CARRIES)][-1] == HERON
 
 
+@pytest.mark.cluster_suffices
 def test_langchain_gets_structured_output_by_a_call(chat: Any) -> None:
     """The dinghy was never taught this function: what it fills in is its own, that it fits the engine's doing."""
     structured = chat.with_structured_output(Cargo, method="function_calling")
@@ -108,6 +110,7 @@ def test_langchain_gets_structured_output_by_a_call(chat: Any) -> None:
     assert isinstance([*structured.stream(CARRIES)][-1], Cargo)
 
 
+@pytest.mark.cluster_suffices
 def test_langchain_calls_tools(chat: Any) -> None:
     [call] = chat.bind_tools([WEATHER]).invoke("Weather in Oslo?").tool_calls
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Oslo"})
@@ -125,6 +128,7 @@ print(json.dumps([json.loads(each.function.arguments) for each in (call, streame
 """
 
 
+@pytest.mark.cluster_suffices
 def test_litellm_calls_tools(fleet, dinghy: str) -> None:
     """In a process of its own: it leaves an event loop behind."""
     order = {

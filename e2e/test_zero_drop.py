@@ -58,6 +58,7 @@ def figures(requests: int, failed: int, truncated: int, different: int) -> str:
     return f"{requests} requests, {failed} failed, {truncated} truncated, {different} different"
 
 
+@pytest.mark.cluster_suffices
 def test_a_scale_down_drops_nothing(fleet, model: str, under_load: Callable[[Disturbance], None]) -> None:
     def down(done: int) -> None:
         if done:
@@ -70,7 +71,7 @@ def test_a_scale_down_drops_nothing(fleet, model: str, under_load: Callable[[Dis
     under_load(down)
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
     under_load(down_and_back)
 
 
+@pytest.mark.cluster_suffices
 @pytest.mark.core
 def test_a_changed_engine_rolls_out_and_drops_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
@@ -99,12 +101,12 @@ def test_a_changed_engine_rolls_out_and_drops_nothing(
     under_load(change)
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_gateways_that_are_replaced_drop_nothing(fleet, model: str, under_load: Callable[[Disturbance], None]) -> None:
     under_load(lambda _: fleet.roll_gateways())
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_an_operator_that_is_replaced_drops_nothing_and_scales_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:
@@ -167,7 +169,7 @@ def test_nodes_that_are_about_to_go_drain_and_requests_wait_for_the_next_ones(
     under_load(taint)
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_the_judge_sees_what_was_dropped(fleet, model: str) -> None:
     """A load whose engines are killed must not be found without fault: else the zeros above would mean nothing."""
     pods = fleet.pods(model)
@@ -188,7 +190,7 @@ def assert_faulty(load: Load) -> None:
     assert load.problems
 
 
-@pytest.mark.slow_in_local_mode
+@pytest.mark.cluster_suffices
 def test_streams_outlive_the_llmdeployment_that_is_deleted(fleet, model: str, say: Callable[[str], None]) -> None:
     endpoint = fleet.endpoint(model)
     prompt = PROMPTS[0]

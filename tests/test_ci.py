@@ -53,7 +53,7 @@ BEFORE = ["demo", "setup-dev", "lint", "setup-chart", "prometheus", "test-slow",
 def test_what_is_fetched_beside_lint_is_told_after_it_and_before_the_tests(tmp_path: Path) -> None:
     status, lines = run(tmp_path)
     assert status == 0
-    assert words(lines) == [*BEFORE, "test-compute"]
+    assert words(lines) == [*BEFORE, "test-compute", "e2e-local"]
 
 
 @pytest.mark.parametrize("broken", ["demo", "setup-dev", "lint", "setup-chart", "test-slow", "test", "test-compute"])
@@ -74,7 +74,7 @@ def test_without_prometheus_the_run_goes_on_and_says_what_is_left_out(tmp_path: 
     ("hosts", "built", "run_on_it"),
     [
         (NODE, ["cluster", "images"], ["e2e-kubernetes", *ON_OTHERS]),
-        (CONTROL_PLANE, ["cluster"], ["e2e-control-plane"]),
+        (CONTROL_PLANE, ["cluster"], ["e2e-control-plane", "e2e-local"]),
     ],
 )
 def test_what_the_scenarios_run_is_built_beside_the_tests_and_gives_way_to_them(

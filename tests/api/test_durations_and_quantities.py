@@ -23,7 +23,7 @@ def test_anything_else_is_refused_with_an_example_of_what_to_write(text: object)
         parse_duration(text)  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(min_value=0, max_value=10**12))
 def test_a_formatted_duration_is_read_back_to_the_millisecond(milliseconds: int) -> None:
     assert parse_duration(format_duration(milliseconds / 1000)) == pytest.approx(milliseconds / 1000, abs=5e-4)
@@ -58,7 +58,7 @@ def test_bytes_are_whole_and_rounded_up() -> None:
     assert parse_bytes("1500m") == 2
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(min_value=0, max_value=2**60), st.sampled_from(["", "Ki", "Mi", "Gi", "k", "M", "G"]))
 def test_a_bigger_number_is_a_bigger_quantity(number: int, suffix: str) -> None:
     assert parse_quantity(f"{number + 1}{suffix}") > parse_quantity(f"{number}{suffix}")

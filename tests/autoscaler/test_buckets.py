@@ -39,7 +39,7 @@ def test_buckets_of_two_gateways_add_up() -> None:
     assert Buckets(BOUNDS, ()).plus(buckets(1, 2, 3, 4)) == buckets(1, 2, 3, 4)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0.001, 500.0), min_size=1, max_size=50), st.integers(1, 99))
 def test_a_percentile_of_what_gateways_count_is_right_to_a_bucket(seconds: list[float], percent: int) -> None:
     counted = no_seconds()
@@ -52,7 +52,7 @@ def test_a_percentile_of_what_gateways_count_is_right_to_a_bucket(seconds: list[
     assert exact / 1.26 <= found <= exact * 1.26 or exact <= SECONDS_BOUNDS[0]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.integers(1, 99), st.integers(1, 99))
 def test_percentiles_grow_with_the_percentage_and_stay_within_the_bounds(counts: list[int], one: int, two: int) -> None:
     seen = buckets(*counts)

@@ -35,6 +35,7 @@ def scaled(by: float) -> StepCost:
     return StepCost(**{name: by * getattr(COST, name) for name in seconds})
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.compute)])
 @pytest.mark.parametrize("window", [5.0, 120.0])
 @pytest.mark.parametrize("rate", [0.5, 4.0, 7.0])

@@ -187,13 +187,13 @@ def predicted(num_replicas: int, demand: Demand) -> float:
     return seconds
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(demands, st.integers(1, 60), st.integers(1, 20))
 def test_more_replicas_never_make_first_tokens_later(demand: Demand, number: int, more: int) -> None:
     assert predicted(number + more, demand) <= predicted(number, demand) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(demands, st.integers(1, 60), st.sampled_from(LOADS), st.integers(1, 500))
 def test_more_load_of_any_kind_never_makes_first_tokens_earlier(
     demand: Demand, number: int, kind: str, more: int

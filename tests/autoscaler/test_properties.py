@@ -19,7 +19,7 @@ from fairlead.autoscaler.trend import Sample
 from fairlead_common.wire.messages import StepCost
 
 NOW = 10_000.0
-checked = settings(deadline=None, max_examples=120)
+checked = settings(deadline=None, max_examples=50)
 
 
 @st.composite

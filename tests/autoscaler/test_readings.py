@@ -178,7 +178,7 @@ def test_without_any_gateway_nothing_is_known() -> None:
     assert (seen.num_gateways, seen.num_missing, seen.age_seconds) == (0, 2, 0.0)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["line", "restart", "silence"]), st.floats(0.01, 20.0), st.integers(0, 50)),

@@ -27,7 +27,7 @@ def test_slots_fill_before_anything_waits() -> None:
     assert after(filled + 4.0, inside=0.0, per_second=5.0, slots=8.0, held=2.0) == pytest.approx(12.0)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(numbers, numbers, numbers, numbers, st.floats(0.1, 20.0), numbers)
 def test_more_requests_never_leave_fewer_and_more_slots_never_leave_more(
     seconds: float, inside: float, rate: float, slots: float, held: float, more: float
@@ -60,7 +60,7 @@ def test_more_than_leaves_waits_without_end() -> None:
     assert lasting_wait(90.0, per_second=0.1, slots=4.0, held=2.0) == 0.0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.floats(1.0, 99.0), st.floats(0.0, 50.0), st.floats(1.0, 400.0), st.floats(0.1, 20.0), st.floats(0.0, 20.0))
 def test_the_lasting_wait_grows_with_requests_and_falls_with_slots(
     percentile: float, rate: float, slots: float, held: float, more: float

@@ -41,7 +41,7 @@ def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:
 
 
 def operator_settings(manifests: list[Manifest], name: str = "fairlead-operator") -> dict[str, Any]:
-    return yaml.safe_load(find(manifests, "ConfigMap", name)["data"]["operator.yaml"])
+    return yaml.load(find(manifests, "ConfigMap", name)["data"]["operator.yaml"], Loader=yaml.CSafeLoader)
 
 
 def told_operator(values: dict[str, Any]) -> OperatorSettings:

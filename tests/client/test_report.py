@@ -34,7 +34,7 @@ samples = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 100))
 def test_percentiles_are_numpys(values: list[float], percent: float) -> None:
     assert percentile(values, percent) == pytest.approx(float(numpy.percentile(values, percent)), abs=1e-6)
@@ -46,7 +46,7 @@ def test_of_nothing_there_are_no_percentiles() -> None:
     assert Percentiles.of([None, 1.0, 3.0]) == Percentiles(mean=2.0, p50=2.0, p90=2.8, p99=2.98, max=3.0)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(samples)
 def test_every_request_is_in_exactly_one_class(sent: list[LoadSample]) -> None:
     seen = report(sent, 10.0)
@@ -55,7 +55,7 @@ def test_every_request_is_in_exactly_one_class(sent: list[LoadSample]) -> None:
     assert sum(seen.errors.values()) == seen.num_rejected + seen.num_failed
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(samples, seconds, seconds, seconds)
 def test_goodput_is_of_all_requests_and_falls_with_stricter_objectives(
     sent: list[LoadSample], ttft: float, tpot: float, stricter: float

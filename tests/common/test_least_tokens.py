@@ -107,7 +107,7 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=30).map
 
 @pytest.mark.parametrize("piece", [3, 65536])
 @pytest.mark.parametrize("kind", [*KINDS, *OF_WORDS])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, times=st.sampled_from([1, 1, 7]))
 def test_no_text_has_fewer(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch, text: str, times: int) -> None:
     monkeypatch.setattr("fairlead_common.tokens.least_tokens._PIECE", piece)

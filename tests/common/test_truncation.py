@@ -27,7 +27,7 @@ def completion(**fields: object) -> CompletionPrompt:
     return CompletionPrompt(prompt="a", **fields)  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(
     st.sampled_from(["[CLS] $A [SEP]", "[CLS] $A", "$A [SEP]", "$A"]),
     st.lists(st.sampled_from(["a", "b", "c", "[SEP]"]), min_size=1, max_size=12),

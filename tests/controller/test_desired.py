@@ -92,7 +92,7 @@ def fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
 SPECS = fitting(spec_schema())
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(SPECS)
 def test_what_the_schema_allows_is_built_or_refused_with_a_sentence(spec: dict[str, Any]) -> None:
     wanted = desired(Observed(body=body(spec)), SETTINGS)
@@ -108,7 +108,7 @@ def test_what_the_schema_allows_is_built_or_refused_with_a_sentence(spec: dict[s
         assert wanted.children[-2]["spec"]["replicas"] == wanted.deployment.desired_replicas
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(SPECS, st.data())
 def test_a_spec_with_anything_anywhere_is_never_an_exception(spec: dict[str, Any], data: st.DataObject) -> None:
     """As an API server without validation might have stored it."""
@@ -123,7 +123,7 @@ def test_a_spec_with_anything_anywhere_is_never_an_exception(spec: dict[str, Any
     assert wanted.children or wanted.obstacle
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(JSON)
 def test_no_spec_at_all_makes_it_fail(spec: Any) -> None:
     assert desired(Observed(body=body(spec)), SETTINGS).obstacle is not None
@@ -190,7 +190,7 @@ def test_what_is_nested_without_end_is_an_invalid_spec(raw: str, depth: int) -> 
         LLMDeployment.from_body(body({"model": {"source": "demo://dinghy"}, **rest}))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(st.dictionaries(st.sampled_from(POD_FIELDS), JSON, max_size=3), st.sampled_from(["demo://dinghy", KNOWN]))
 def test_any_template_is_laid_over_or_refused_by_name(template: dict[str, Any], source: str) -> None:
     wanted = desired(Observed(body=body({"model": {"source": source}, "template": {"spec": template}})), SETTINGS)

@@ -168,7 +168,7 @@ json_objects = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(json_objects, st.integers())
 def test_an_object_never_differs_from_itself_nor_from_itself_with_additions(wanted: Any, added: int) -> None:
     found = deepcopy(wanted)

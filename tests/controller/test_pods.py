@@ -316,7 +316,7 @@ containers = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(containers, max_size=2), st.sampled_from([None, "Pending", "Running", "Failed", "Unknown"]))
 def test_no_status_makes_it_fail_and_whatever_is_not_ready_has_a_reason(found: list[Any], phase: str | None) -> None:
     diagnosis = diagnose(pod(*found, phase=phase))

@@ -260,7 +260,7 @@ def act(world: World, action: str, number: int, pictures: list[Observed]) -> Non
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(st.integers(0, 4), st.lists(ACTIONS, max_size=14))
 def test_whatever_happens_in_between_the_fleet_ends_as_wanted_with_nobody_marked(
     first: int, actions: list[tuple[str, int]]
@@ -275,7 +275,7 @@ def test_whatever_happens_in_between_the_fleet_ends_as_wanted_with_nobody_marked
     assert world.operator() == Plan()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(st.integers(1, 5), st.integers(0, 4), st.lists(ACTIONS, max_size=10))
 def test_one_step_down_takes_just_the_difference(first: int, wanted: int, actions: list[tuple[str, int]]) -> None:
     world = World.at_rest(first)

@@ -146,7 +146,7 @@ def fleets(draw: st.DrawFn) -> list[JsonObject]:
 LOADS = st.dictionaries(st.sampled_from([f"uid-p{number}" for number in range(7)]), st.integers(0, 3))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(fleets(), st.integers(0, 7), LOADS, LOADS)
 def test_never_more_than_necessary_and_the_same_ones_at_the_next_look(
     pods: list[JsonObject], wanted: int, running: dict[str, int], later: dict[str, int]
@@ -161,7 +161,7 @@ def test_never_more_than_necessary_and_the_same_ones_at_the_next_look(
         assert {victim.uid for victim in again} == uids
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(fleets(), st.integers(0, 7), LOADS)
 def test_the_replica_set_deletes_exactly_the_victims(
     pods: list[JsonObject], wanted: int, running: dict[str, int]

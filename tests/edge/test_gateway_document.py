@@ -105,7 +105,7 @@ def served_body(body: Any, number: int) -> Any:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_generated_requests_are_answered_as_the_document_says(engine_port: int, tmp_path: Path) -> None:
     replica = Replica(uid="r", name="r", host="127.0.0.1", port=engine_port, limits=None, digest="")
     store = f"sqlite:///{tmp_path}/responses.db"

@@ -29,6 +29,8 @@ from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_ra
 from fairlead_engine_testing.launches import CPUGraphs, Launches
 from fairlead_engine_testing.letters import write_letters
 
+pytestmark = pytest.mark.matrix
+
 NUM_VIRTUAL = 5
 """Tokens of a soft prompt."""
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "kv_a_proj_with_mqa", "kv_b_proj")

@@ -14,6 +14,8 @@ from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import small_engine
 
+pytestmark = pytest.mark.matrix
+
 POOLINGS = (Pooling.LAST, Pooling.MEAN, Pooling.MAX)
 PREFIX = list(range(20, 45))
 

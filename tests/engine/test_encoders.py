@@ -20,6 +20,8 @@ from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture(scope="module", params=ENCODER_FAMILIES)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -30,6 +30,8 @@ from fairlead_engine_testing.adapters import adapted_by_peft, expert_parameters,
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 from fairlead_engine_testing.launches import CPUGraphs
 
+pytestmark = pytest.mark.matrix
+
 RANKS = (4, 2, 7)
 
 

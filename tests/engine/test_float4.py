@@ -18,6 +18,8 @@ from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, write_finegrained_fp8, write_mxfp4, write_nvfp4
 
+pytestmark = pytest.mark.matrix
+
 NUM_NEW = 8
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 MAKERS = ("modelopt", "compressed-tensors")

@@ -26,6 +26,8 @@ from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
+pytestmark = pytest.mark.matrix
+
 _LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
 QUICK: dict[str, dict[str, Any]] = {
     "gpt2": {"n_positions": 256},  # learned positions, layers stored transposed

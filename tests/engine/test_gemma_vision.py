@@ -35,6 +35,8 @@ from fairlead_engine_testing.gemma_checkpoints import (
 from fairlead_engine_testing.greedy_answers import small_engine
 from fairlead_engine_testing.vision_checkpoints import noise
 
+pytestmark = pytest.mark.matrix
+
 TOLERANCE = 1e-3
 SIZES = [(24, 24), (101, 57), (9, 140), (3, 3)]
 BACKENDS = ["cpu_spans", "block_tables", pytest.param("triton", marks=(INTERPRETED, pytest.mark.compute))]

@@ -277,7 +277,7 @@ def test_what_is_not_read_is_refused_by_name(file: Path, tmp_path: Path) -> None
     assert resolve_model(str(tmp_path)) == damaged
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_damaged_files_are_refused(data, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     raw = bytearray(file.read_bytes())

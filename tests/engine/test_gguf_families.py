@@ -20,6 +20,8 @@ from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoin
 from fairlead_engine_testing.gguf_families import architecture_of, write_family
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
+pytestmark = pytest.mark.matrix
+
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")
 SLIDING, WHOLE = "sliding_attention", "full_attention"

@@ -14,6 +14,8 @@ from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_ra
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.model_runners import loaded_runner
 
+pytestmark = pytest.mark.matrix
+
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 1), (3, 40), (9, 17))]
 STEP = {"int8": 1 / 127, "fp8": 1 / 8}

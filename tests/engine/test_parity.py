@@ -16,6 +16,8 @@ from fairlead_engine_testing.checked_steps import answered, run_checked
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, greedy_answers, small_config, small_engine
 
+pytestmark = pytest.mark.matrix
+
 IN_KERNELS = ("gemma2", "gpt_oss", "llama", "qwen3")
 """Families between which attention differs: soft caps and windows, sinks, none of it, heads that are normed. Kernels do
 not know families, and their interpreter takes minutes for each; `runner/test_parity.py` has all of them."""

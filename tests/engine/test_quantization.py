@@ -31,6 +31,8 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_nvfp4,
 )
 
+pytestmark = pytest.mark.matrix
+
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")

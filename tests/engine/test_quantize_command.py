@@ -17,6 +17,8 @@ from fairlead_engine.runner.quantizing import QuantizeOrders, quantize
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
 
+pytestmark = pytest.mark.matrix
+
 TOKENS = random_prompts(256, 12, 32, seed=3)
 
 

@@ -25,6 +25,8 @@ from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoin
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE = 61
 GRAMMARS = [
     Grammar(text)

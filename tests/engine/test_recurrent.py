@@ -111,7 +111,7 @@ def test_routers_are_told_of_what_can_be_reused(folder: Path, num_blocks: int) -
 
 
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_place_has_one_state_and_is_named_once(data: st.DataObject) -> None:
     """Whatever is taken, named, lifted and dropped: what was said to be kept and lost is what is kept."""
     states = StateSnapshots(data.draw(st.integers(0, 4)))

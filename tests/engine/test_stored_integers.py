@@ -19,6 +19,8 @@ from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_ra
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized, write_awq, write_gptq
 
+pytestmark = pytest.mark.matrix
+
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")
 GPTQ = [
@@ -192,7 +194,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.data(),
     method=st.sampled_from(["gptq", "awq"]),

@@ -40,6 +40,8 @@ from fairlead_engine_testing.vision_checkpoints import (
     write_vision_tokenizer,
 )
 
+pytestmark = pytest.mark.matrix
+
 TOLERANCE = 1e-3
 SIZES = [(64, 64), (101, 57), (33, 90), (9, 140), (300, 200), (3, 3)]
 """Width and height: windows that fit and that do not, less than one, enlarged and made smaller."""

@@ -89,7 +89,7 @@ def test_a_server_that_removes_nothing_does_not_fill_the_memory() -> None:
     assert not blocks.is_exact
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_the_books_agree_with_a_cache_whatever_happens(seed: int) -> None:
     """Chains of a small alphabet come and go at random, events are missed and told again: a follower's mirror holds

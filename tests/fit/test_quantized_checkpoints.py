@@ -179,7 +179,7 @@ def sections(draw: st.DrawFn) -> Any:
     return changed(chosen) | extra
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(sections())
 def test_anything_is_read_or_refused_by_name(section: Any) -> None:
     try:

@@ -89,7 +89,7 @@ async def beside_an_honest_one(start, hostile: PromptTokenizer, **settings: Any)
     )
 
 
-@pytest.mark.parametrize("number", range(len(TEMPLATES)))
+@pytest.mark.parametrize("number", range(0, len(TEMPLATES), 3))
 async def test_a_template_that_takes_all_there_is(start, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(reader, "LIMITS", msgspec.structs.replace(reader.LIMITS, job_seconds=0.3))
     hostile = tokenizer({}, TEMPLATES[number])

@@ -21,14 +21,14 @@ def read(document: object) -> InferenceRequest:
     return parse("/v1/completions", body, [], request_id="r")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.text().filter(lambda name: not name.startswith("fairlead_")), values, max_size=6), st.text())
 def test_the_engine_gets_every_field_as_it_was_and_its_own_name_for_the_model(fields, served_name) -> None:
     document = {key: value for key, value in fields.items() if key not in ("stream", "model")} | {"model": "alias"}
     assert json.loads(read(document).upstream_body(served_name)) == {**document, "model": served_name}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(
     st.binary(max_size=60) | st.text(max_size=60).map(str.encode) | values.map(lambda value: json.dumps(value).encode())
 )

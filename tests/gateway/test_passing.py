@@ -144,7 +144,7 @@ class Umpire:
         return not there or (len(there) < limits.max_num_seqs and blocks(wish.num_tokens) <= free)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(replicas=REPLICAS, requests=st.lists(WISHES, min_size=1, max_size=MOST_FITTED))
 @in_virtual_time
 async def test_nobody_waits_beside_room_and_nobody_is_overtaken_on_a_replica(

@@ -174,7 +174,7 @@ async def closed(tokenizers: Tokenizers) -> None:
 
 
 @given(bodies())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_gateways_ids_are_those_the_engine_makes_itself(
     old_reader: tuple[asyncio.Runner, PromptReader], case: tuple[str, dict[str, Any]]
 ) -> None:

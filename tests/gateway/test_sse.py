@@ -57,7 +57,7 @@ def feed(events: UsageFilter, data: bytes, cuts: list[int] | None) -> bytes:
     return b"".join(events.feed(data[start:end]) for start, end in pairwise(places))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(streams(), st.none() | st.lists(st.integers(0, 600), max_size=30))
 def test_usage_disappears_and_nothing_else_changes_however_the_stream_is_cut(stream, cuts) -> None:
     full, bare, usage = stream
@@ -71,7 +71,7 @@ def test_usage_disappears_and_nothing_else_changes_however_the_stream_is_cut(str
     assert events.num_tokens == len(list(dropwhile(not_, texts)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(streams(), st.none() | st.lists(st.integers(0, 600), max_size=30))
 def test_a_client_that_asked_gets_every_byte(stream, cuts) -> None:
     full, _, usage = stream

@@ -129,6 +129,7 @@ def assert_described(data: Path) -> None:
     assert pods == {"fairlead-system/fairlead-operator": running, "fairlead-system/fairlead-gateway": running}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("detach", [["--detach"], []])
 @pytest.mark.parametrize("room", [0, 1, 300, 20_000])
 def test_a_fleet_that_finds_the_disk_full_says_so_in_a_sentence(data: Path, room: int, detach: list[str]) -> None:

@@ -48,7 +48,7 @@ def test_percentages_round_up_above_and_down_below(
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=3),
     st.tuples(st.integers(0, 6), st.integers(0, 6)),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 def test_one_step_keeps_the_limits(
     replicas: int, surge: int, unavailable: int, old_counts: list[tuple[int, int]], new_count: tuple[int, int]
 ) -> None:
@@ -68,7 +68,7 @@ def test_one_step_keeps_the_limits(
 
 
 @given(st.integers(0, 8), st.integers(0, 3), st.integers(0, 3), st.lists(st.integers(0, 5), max_size=3))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 def test_a_rollout_of_healthy_pods_ends_with_the_new_set_alone(
     replicas: int, surge: int, unavailable: int, old_counts: list[int]
 ) -> None:
@@ -93,7 +93,7 @@ def test_recreate_starts_the_new_pods_when_the_old_are_gone() -> None:
 
 
 @given(st.integers(0, 12), st.integers(0, 3), st.integers(1, 6), st.integers(1, 6))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 def test_scaling_in_the_middle_of_a_rollout_changes_the_newest_set(replicas: int, surge: int, a: int, b: int) -> None:
     limits = RolloutLimits.of(deployment(replicas, surge, 1))
     counts = scaled_counts(limits, replica_set("new", a), [replica_set("old", b)])

@@ -13,7 +13,7 @@ Labels = st.dictionaries(Keys, Values)
 
 
 @given(Labels, Keys, st.lists(Values, min_size=1, max_size=3))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_in_and_notin_are_opposites(labels: dict[str, str], key: str, values: list[str]) -> None:
     chosen = ",".join(values)
     assert parse_labels(f"{key} in ({chosen})").matches(labels) != parse_labels(f"{key} notin ({chosen})").matches(
@@ -22,13 +22,13 @@ def test_in_and_notin_are_opposites(labels: dict[str, str], key: str, values: li
 
 
 @given(Labels, Keys)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_exists_and_absent_are_opposites(labels: dict[str, str], key: str) -> None:
     assert parse_labels(key).matches(labels) != parse_labels(f"!{key}").matches(labels)
 
 
 @given(Labels, Labels)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_equalities_select_exactly_the_supersets(wanted: dict[str, str], labels: dict[str, str]) -> None:
     text = ",".join(f"{key}={value}" for key, value in wanted.items())
     assert parse_labels(text).matches(labels) is (wanted.items() <= labels.items())

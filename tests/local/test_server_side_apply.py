@@ -64,14 +64,14 @@ def contains(whole: Any, part: Any, schema: dict[str, Any]) -> bool:
 
 
 @given(Config)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_a_field_set_survives_its_wire_form(config: dict[str, Any]) -> None:
     fields = fieldsets.fields_of(SCHEMA, config)
     assert fieldsets.from_v1(fieldsets.to_v1(fields)) == fields
 
 
 @given(Config, Config)
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=50)
 def test_a_merge_holds_what_was_applied(live: dict[str, Any], config: dict[str, Any]) -> None:
     before = copy.deepcopy(live)
     merged = fieldsets.merge(SCHEMA, live, config)
@@ -81,7 +81,7 @@ def test_a_merge_holds_what_was_applied(live: dict[str, Any], config: dict[str, 
 
 
 @given(Config, Config)
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=50)
 def test_a_difference_is_empty_only_between_equals(old: dict[str, Any], new: dict[str, Any]) -> None:
     difference = fieldsets.compare(SCHEMA, old, new)
     assert fieldsets.compare(SCHEMA, old, old) == fieldsets.Difference(frozenset(), frozenset())
@@ -90,7 +90,7 @@ def test_a_difference_is_empty_only_between_equals(old: dict[str, Any], new: dic
 
 
 @given(Config, Config)
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=50)
 def test_one_appliers_object_is_what_it_applied_last(first: dict[str, Any], second: dict[str, Any]) -> None:
     one = apply(SCHEMA, {}, ANN, {}, first, NOW, force=False)
     two = apply(SCHEMA, one.ownership, ANN, one.object, second, NOW, force=False)
@@ -102,7 +102,7 @@ def test_one_appliers_object_is_what_it_applied_last(first: dict[str, Any], seco
 
 
 @given(Config, Config)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 def test_a_second_applier_meets_a_conflict_exactly_where_it_would_change_the_firsts_fields(
     first: dict[str, Any], second: dict[str, Any]
 ) -> None:
@@ -123,7 +123,7 @@ def test_a_second_applier_meets_a_conflict_exactly_where_it_would_change_the_fir
 
 
 @given(Config, Config)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_what_one_applier_gives_up_stays_while_another_owns_it(first: dict[str, Any], second: dict[str, Any]) -> None:
     one = apply(SCHEMA, {}, ANN, {}, first, NOW, force=False)
     two = apply(SCHEMA, one.ownership, BOB, one.object, second, NOW, force=True)
@@ -132,7 +132,7 @@ def test_what_one_applier_gives_up_stays_while_another_owns_it(first: dict[str, 
 
 
 @given(Config, Config)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_an_update_owns_what_it_changed_and_nobody_owns_what_it_removed(
     old: dict[str, Any], new: dict[str, Any]
 ) -> None:

@@ -41,7 +41,7 @@ def present(store: Store) -> dict[str, object]:
 
 
 @given(Steps, Steps)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_a_list_and_the_changes_since_are_the_present(
     before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_list_and_the_changes_since_are_the_present(
 
 
 @given(Steps)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_versions_only_grow_and_every_object_carries_its_own(steps: list[tuple[str, str, int]]) -> None:
     store, versions = Store(), []
     store.subscribe(lambda change: versions.append(change.version))

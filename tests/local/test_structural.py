@@ -285,7 +285,7 @@ json_values = st.recursive(
 objects = st.dictionaries(st.sampled_from([*SCHEMA["properties"], "unknown"]), json_values)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(objects)
 def test_nothing_a_user_can_write_makes_it_fail(value: dict[str, Any]) -> None:
     before = deepcopy(value)
@@ -297,7 +297,7 @@ def test_nothing_a_user_can_write_makes_it_fail(value: dict[str, Any]) -> None:
     assert ("unknown" in value) == ("unknown" in unknown)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(objects)
 def test_defaulting_twice_changes_nothing_more(value: dict[str, Any]) -> None:
     once = apply_defaults(SCHEMA, value)

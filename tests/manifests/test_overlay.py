@@ -71,7 +71,7 @@ objects = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(objects, objects)
 def test_merging_changes_neither_side_and_merging_again_changes_nothing(
     base: dict[str, Any], overlay: dict[str, Any]

@@ -47,7 +47,7 @@ def test_members_get_similar_shares() -> None:
     assert max(shares.values()) < 1.5 * len(TEXTS) / 8
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.sets(st.text(max_size=5), max_size=12), st.text(max_size=20), st.integers(1, 20))
 def test_a_walk_meets_every_member_once(members: set[str], text: str, replication: int) -> None:
     ring = HashRing(replication)

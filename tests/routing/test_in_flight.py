@@ -71,7 +71,7 @@ class BookMachine(RuleBasedStateMachine):
 
 
 TestBook = BookMachine.TestCase
-TestBook.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBook.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 def test_numbers_go_on_while_a_replica_that_left_still_has_requests() -> None:

@@ -121,7 +121,7 @@ class SlowSweepMachine(IndexMachine):
 
 TestIndex = IndexMachine.TestCase
 TestSlowSweep = SlowSweepMachine.TestCase
-TestIndex.settings = TestSlowSweep.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestIndex.settings = TestSlowSweep.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 
 
 class CountingDict(dict):

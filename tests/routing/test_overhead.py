@@ -64,7 +64,7 @@ def test_what_was_long_ago_fades_without_anything_new() -> None:
     assert not book._records
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(-100, 100), st.floats(0, 30)), max_size=60))
 def test_it_is_never_negative_nor_beyond_its_bound(samples: list[tuple[float, float]]) -> None:
     book, now = OverheadBook(), 0.0

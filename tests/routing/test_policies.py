@@ -45,7 +45,7 @@ foreseen = st.dictionaries(
 # -- least loaded, round robin ----------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(loads, min_size=1, max_size=20))
 def test_least_loaded_always_picks_a_minimum(rounds: list[dict[str, int]]) -> None:
     policy = LeastLoaded(Routing())
@@ -55,7 +55,7 @@ def test_least_loaded_always_picks_a_minimum(rounds: list[dict[str, int]]) -> No
         assert str(min(load.values())) in decision.reason
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     st.sampled_from([LeastLoaded, RoundRobin, PredictedTTFT]),
     st.sampled_from([None, 0.1]),
@@ -73,7 +73,7 @@ def test_equal_replicas_get_equal_shares_whatever_their_order(kind, ttft, num_re
     assert max(shares) - min(shares) <= 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(loads)
 def test_round_robin_visits_every_candidate_before_any_twice(load: dict[str, int]) -> None:
     policy = RoundRobin(Routing())
@@ -139,7 +139,7 @@ def test_estimates_of_tokens_are_not_reported_as_knowledge() -> None:
     assert decision.reason == "first token in 500 ms; the only one with room"
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(foreseen, st.floats(0, 3.0), st.data())
 def test_what_makes_a_replica_slower_never_makes_it_more_attractive(candidates, slower, data) -> None:
     index = data.draw(st.integers(0, len(candidates) - 1))
@@ -153,7 +153,7 @@ def test_what_makes_a_replica_slower_never_makes_it_more_attractive(candidates, 
         assert pick(PredictedTTFT(Routing()), candidates) == before.replica.uid
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(foreseen, st.integers(0, 100), st.data())
 def test_what_is_cached_never_makes_a_replica_less_attractive(candidates, more, data) -> None:
     index = data.draw(st.integers(0, len(candidates) - 1))
@@ -164,7 +164,7 @@ def test_what_is_cached_never_makes_a_replica_less_attractive(candidates, more, 
         assert pick(PredictedTTFT(Routing()), after) == before.replica.uid
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(foreseen)
 def test_the_pick_is_soonest_but_for_what_nobody_notices(candidates) -> None:
     expected = expected_seconds(candidates)
@@ -172,7 +172,7 @@ def test_the_pick_is_soonest_but_for_what_nobody_notices(candidates) -> None:
     assert not expected or expected[chosen] <= min(expected.values()) * 1.05 + 0.001
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(sorted(POLICIES)), st.lists(foreseen, min_size=1, max_size=8))
 def test_the_same_requests_are_decided_the_same(name, rounds) -> None:
     first, second = make_policy(Routing(policy=name)), make_policy(Routing(policy=name))

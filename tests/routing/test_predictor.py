@@ -150,7 +150,7 @@ class PlayedEngine:
                 return self.now
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(
     running=st.integers(0, 20),
     queued=st.integers(0, 2000),
@@ -199,7 +199,7 @@ loads = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(loads, costs, st.integers(0, 3000), st.integers(1, 1000), st.integers(1, 1000))
 def test_what_is_cached_never_makes_it_later(then: Load, cost: StepCost, cached: int, less: int, uncached: int) -> None:
     worse = predicted_ttft(then, cost, [], prefill_work(cached, uncached + less), now=0.0)
@@ -207,7 +207,7 @@ def test_what_is_cached_never_makes_it_later(then: Load, cost: StepCost, cached:
     assert better <= worse * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(loads, costs, st.integers(1, 3000), st.integers(1, 1000))
 def test_more_unseen_tokens_never_make_it_earlier(then: Load, cost: StepCost, tokens: int, more: int) -> None:
     fewer = predicted_ttft(then, cost, [Dispatched(0.0, Work(tokens))], Work(10), now=0.0)
@@ -215,7 +215,7 @@ def test_more_unseen_tokens_never_make_it_earlier(then: Load, cost: StepCost, to
     assert fewer <= greater * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(loads, costs, st.lists(st.tuples(st.floats(0, 1), st.integers(0, 500))), st.floats(0, 3), st.integers(0, 9))
 def test_it_is_finite_and_at_least_the_prompts_own_step(then, cost, dispatched, now, num_ended) -> None:
     unseen = [Dispatched(at, Work(tokens)) for at, tokens in sorted(dispatched)]

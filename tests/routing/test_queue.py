@@ -70,7 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 def test_a_ticket_that_returns_stands_before_those_that_came_after_it() -> None:

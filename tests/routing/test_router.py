@@ -411,7 +411,7 @@ def picked(loads: dict[str, dict[str, int]], holds: dict[str, int]) -> str | Non
     return None if routed is None else routed.uid
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(states, held, st.integers(1, 1000), st.data())
 def test_more_queued_tokens_never_make_a_replica_more_attractive(loads, holds, more, data) -> None:
     uid = data.draw(st.sampled_from(sorted(loads)))
@@ -420,7 +420,7 @@ def test_more_queued_tokens_never_make_a_replica_more_attractive(loads, holds, m
         assert picked(loads, holds) == uid
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(states, held, st.integers(1, 6), st.data())
 def test_more_cached_tokens_never_make_a_replica_less_attractive(loads, holds, more, data) -> None:
     uid = data.draw(st.sampled_from(sorted(loads)))

@@ -150,4 +150,4 @@ class RouterMachine(RuleBasedStateMachine):
 
 
 TestRouter = RouterMachine.TestCase
-TestRouter.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestRouter.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

@@ -44,7 +44,7 @@ def rank(policy: type[Policy], each: Candidate, candidates: Sequence[Candidate])
     return (expected[each.replica.uid] > bound, each.uncached_tokens, each.num_in_flight)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(st.sampled_from([PredictedTTFT, LeastLoaded]), candidate_lists, st.data())
 def test_whoever_costs_less_wins_with_a_session_or_without(policy, candidates, data) -> None:
     """And where the session's replica costs as little as any, it is the one."""
@@ -140,7 +140,7 @@ def test_replicas_that_left_are_forgotten() -> None:
 # -- the book ---------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(
         st.tuples(st.sampled_from("stuvwxyz"), st.sampled_from("abc")) | st.sets(st.sampled_from("abc")).map(frozenset),

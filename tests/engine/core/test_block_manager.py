@@ -254,7 +254,7 @@ class ConsecutiveBlocksMachine(BlockManagerMachine):
     allocator = ConsecutiveBlocks
 
 
-BlockManagerMachine.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+BlockManagerMachine.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=40)
 ConsecutiveBlocksMachine.TestCase.settings = BlockManagerMachine.TestCase.settings
 TestBlockManagerMachine = BlockManagerMachine.TestCase
 TestConsecutiveBlocksMachine = ConsecutiveBlocksMachine.TestCase

@@ -144,7 +144,7 @@ def test_queued_tokens_leave_out_what_the_cache_will_spare() -> None:
     assert scheduler.num_prefill_tokens == 9, "what a published stays"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     num_prompts=st.integers(2, 6),
     num_shared=st.integers(1, 10),

@@ -46,7 +46,7 @@ def works(draw: random.Random) -> list[StepWork]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cost=costs, seed=st.integers(0, 2**16))
 def test_the_fit_recovers_the_costs_that_made_the_steps(cost: messages.StepCost, seed: int) -> None:
     # A microsecond is nothing to a step, and all there is of some beside others that take a second.
@@ -71,7 +71,7 @@ def test_too_few_steps_are_refused() -> None:
         fit([(StepWork(1, 0, 0, 0, 1, 1), 1.0)] * 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     cost=costs,
     seqs=st.integers(1, 256),

@@ -26,7 +26,7 @@ def prepare(layout: CacheLayout, batch: DeviceBatch) -> SpanMetadata:
     return backend.prepare(batch, backend.tables(layout, len(batch.slots), 20))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.one_of(st.permutations(range(12)), st.just(list(range(3, 15)))), st.integers(1, 9), st.data())
 def test_contexts_and_slots_follow_the_block_table(table, block_size, data):
     context = data.draw(st.integers(1, block_size * len(table)))

@@ -106,7 +106,7 @@ def test_top_p_draws_among_few_of_many_tokens_by_their_weights():
     assert abs(chi_square - kept) < 5 * (2 * kept) ** 0.5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.floats(-50, 50, width=32), min_size=2, max_size=40),
     st.floats(0, 1, exclude_max=True),

@@ -64,6 +64,8 @@ from fairlead_engine_testing.checkpoints import (
 )
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
+pytestmark = pytest.mark.matrix
+
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,

@@ -35,6 +35,8 @@ from fairlead_engine_testing.devices import HAS_CUDA, on_each_device
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE = 61
 
 

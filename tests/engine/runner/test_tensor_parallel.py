@@ -63,6 +63,8 @@ from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8, write_gptq
 
+pytestmark = pytest.mark.matrix
+
 FAMILIES = {
     "llama": llama_fields(num_attention_heads=8, num_key_value_heads=4, attention_bias=True, mlp_bias=True),
     "llama4": llama4_fields(num_experts_per_tok=2),

@@ -38,6 +38,21 @@ _TEXT = [
     "one two three four five six seven eight nine ten eleven twelve",
 ]
 READY_SECONDS = 60.0
+SERVERS = ("dinghy", "served", "several")
+"""Fixtures of a session that start a server."""
+STARTERS = {"serve_folder", "start_engine_in"}
+"""Fixtures by which a module starts servers for all its tests."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a server share a process, so that it starts once: that takes eight CPU seconds."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and isinstance(item, pytest.Function):
+            names = set(item.fixturenames)
+            server = next((name for name in SERVERS if name in names), item.path.stem if names & STARTERS else None)
+            if server is not None:
+                item.add_marker(pytest.mark.xdist_group(server))
 
 
 def tokenizer_json() -> str:
@@ -274,6 +289,18 @@ def served(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """One engine, as `tiny`, for all tests that leave it as it was."""
     starter = EngineStarter(tmp_path_factory.mktemp("served"))
     engine = starter("--model", str(checkpoint), "--served-name", "tiny")
+    engine.wait_ready()
+    yield engine
+    starter.kill()
+
+
+@pytest.fixture(scope="session")
+def dinghy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """One engine of the bundled model, as `dinghy`, for all tests that leave it as it was."""
+    starter = EngineStarter(tmp_path_factory.mktemp("dinghy"))
+    engine = starter(
+        "--model", "demo://dinghy", "--served-name", "dinghy", "--dtype", "float32", "--max-model-len", "512"
+    )
     engine.wait_ready()
     yield engine
     starter.kill()

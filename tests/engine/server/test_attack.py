@@ -7,7 +7,7 @@ import pytest
 from fairlead_engine_testing.attack import Attack
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_engine_survives_whatever_it_is_sent(tmp_path: Path) -> None:
     report = Attack(tmp_path, seed=3).play(45.0)
     assert not report.problems, "\n".join(report.problems)

@@ -62,11 +62,6 @@ CHAT: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def dinghy(serve_folder: Any) -> Any:
-    return serve_folder("demo://dinghy", "--max-model-len", "512", name="dinghy")
-
-
 def of_chat(url: str, **fields: Any) -> int:
     """`prompt_tokens` of a chat."""
     response = httpx.post(f"{url}/v1/chat/completions", json={"model": "dinghy", **CHAT, **fields}, timeout=60)

@@ -11,6 +11,8 @@ from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine.types import FinishReason
 from fairlead_engine_testing.written_answers import ANSWERS, read_pieces
 
+pytestmark = pytest.mark.matrix
+
 
 def read(name: str, pieces: Sequence[str], *end: Any, **options: Any) -> Any:
     """Content, calls and finish reason."""

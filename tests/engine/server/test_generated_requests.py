@@ -34,7 +34,7 @@ def served_body(body: Any, number: int) -> Any:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_generated_request_is_answered_with_a_failure(served: Any) -> None:
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     found: list[Any] = []

@@ -316,7 +316,7 @@ def whatever(function: Any) -> Any:
     schemas = st.recursive(st.booleans() | keywords(st.booleans()), keywords, max_leaves=8)
     run = given(schemas.filter(lambda schema: isinstance(schema, dict)), st.integers(0, 2**20))
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=300, deadline=None, suppress_health_check=slow)(run(function))
+    return settings(max_examples=80, deadline=None, suppress_health_check=slow)(run(function))
 
 
 @whatever

@@ -20,11 +20,6 @@ TOOLS: list[Any] = [{"name": "get_weather", "description": "How it is outside", 
 GREEDY: dict[str, Any] = {"extra_body": {"temperature": 0}}
 
 
-@pytest.fixture(scope="module")
-def dinghy(serve_folder: Any) -> Any:
-    return serve_folder("demo://dinghy", "--max-model-len", "512", name="dinghy")
-
-
 @pytest.fixture(params=["engine", "gateway"])
 async def client(dinghy: Any, request: pytest.FixtureRequest) -> AsyncIterator[anthropic.AsyncAnthropic]:
     """At an engine, and at a gateway in front of it."""

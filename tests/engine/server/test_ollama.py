@@ -29,11 +29,6 @@ GREEDY = {"temperature": 0, "num_predict": 60, "num_ctx": 4096, "repeat_last_n":
 Ask = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def dinghy(serve_folder: Any) -> Any:
-    return serve_folder("demo://dinghy", "--max-model-len", "512", name="dinghy")
-
-
 @pytest.fixture(params=["engine", "gateway"])
 async def url(dinghy: Any, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """Of an engine, and of a gateway in front of it."""

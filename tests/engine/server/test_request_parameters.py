@@ -138,6 +138,7 @@ def tried(row: Row) -> Iterator[tuple[Any, bool]]:
 BOUNDED = [(row, endpoint, value, is_taken) for row in TABLE for value, is_taken in tried(row) for endpoint in row.of]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("row", "endpoint", "value", "is_taken"),
     [case for case in BOUNDED if case[0].name != "model"],
@@ -274,6 +275,7 @@ ACTING = [
 only shows in what is not refused, in `test_messages.py`, and those that are for gateways, in `test_sessions.py`."""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("endpoint", "name"), ACTING)
 async def test_every_parameter_reaches_the_engine_or_shows_in_the_answer(
     start_app: Any, particular: PromptTokenizer, endpoint: str, name: str

@@ -24,11 +24,6 @@ WEATHER: Any = {
 NOTE: Any = {"type": "custom", "name": "note", "description": "Writes it down."}
 
 
-@pytest.fixture(scope="module")
-def dinghy(serve_folder: Any) -> Any:
-    return serve_folder("demo://dinghy", "--max-model-len", "512", name="dinghy")
-
-
 @pytest.fixture(params=["engine", "gateway"])
 async def url(dinghy: Any, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """Of an engine, and of a gateway in front of it."""

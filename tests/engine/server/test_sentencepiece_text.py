@@ -68,7 +68,7 @@ def reference(name: str) -> Any:
 
 
 @by_name
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(prompt=ids, output=outputs, skip=st.booleans())
 def test_the_text_is_that_of_the_whole_without_the_prompts(
     name: str, prompt: list[int], output: list[int], skip: bool
@@ -175,7 +175,7 @@ async def test_an_echoed_prompt_may_end_inside_a_character(start_app: Any, case:
 
 
 @by_name
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(tokens=outputs, cut=st.integers(0, 40))
 @example(tokens=[198, 172] * 5 + [243, 162, 157, 165] * 2, cut=17)  # so far back that a character is cut there, too
 def test_a_text_cut_anywhere_joins_to_that_of_the_whole(name: str, tokens: list[int], cut: int) -> None:

@@ -62,7 +62,7 @@ def window_vocabulary(tokenizer: PromptTokenizer) -> Vocabulary:
     return Vocabulary(PromptTokenizer(json.dumps(content)))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(text=texts, sizes=st.lists(st.integers(0, 4), max_size=10), stops=stop_sets)
 def test_pieces_make_up_the_whole_text_cut_at_the_first_stop_string(
     vocabulary: Vocabulary, tokenizer: PromptTokenizer, text: str, sizes: list[int], stops: list[str]
@@ -74,7 +74,7 @@ def test_pieces_make_up_the_whole_text_cut_at_the_first_stop_string(
     assert deltas[-1].finish_reason == (FinishReason.STOP if has_stopped else FinishReason.LENGTH)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 @given(token_ids=any_ids, sizes=st.lists(st.integers(0, 4), max_size=10))
 def test_pieces_of_any_bytes_make_up_the_tokenizers_own_decoding(
     vocabulary: Vocabulary, tokenizer: PromptTokenizer, token_ids: list[int], sizes: list[int]
@@ -83,7 +83,7 @@ def test_pieces_of_any_bytes_make_up_the_tokenizers_own_decoding(
     assert "".join(delta.text for delta in deltas) == tokenizer.decode(token_ids)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(text=texts, sizes=st.lists(st.integers(0, 4), max_size=10))
 def test_a_decoder_of_another_kind_gives_the_same_text(
     window_vocabulary: Vocabulary, tokenizer: PromptTokenizer, text: str, sizes: list[int]
@@ -111,7 +111,7 @@ def test_endless_broken_characters_are_not_held_for_ever(
     assert any(stream.push(first_byte) for _ in range(40))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(text=texts, stops=stop_sets, cuts=st.lists(st.integers(0, 30), max_size=6))
 def test_stop_strings_do_not_depend_on_where_the_text_was_cut(text: str, stops: list[str], cuts: list[int]) -> None:
     checker = StopStrings(stops)

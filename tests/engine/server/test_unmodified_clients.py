@@ -34,7 +34,7 @@ from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_wor
 from fairlead_engine_testing.vision_checkpoints import noise, write_vision_model
 from fairlead_testing.gateways import make_pool, running_gateway
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
 OPENAI, LANGCHAIN, LITELLM = "openai", "langchain", "litellm"
 CLIENTS = (OPENAI, LANGCHAIN, LITELLM)

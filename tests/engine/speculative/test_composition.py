@@ -14,6 +14,8 @@ from fairlead_engine_testing.checkpoints import llama_fields, write_random_check
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.letters import write_letters
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE = 61
 
 

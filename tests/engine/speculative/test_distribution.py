@@ -17,6 +17,8 @@ from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.greedy_answers import small_config
 from fairlead_engine_testing.model_runners import loaded_runner
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE = 6
 PROMPT = [2, 3, 4, 5, 2, 3, 1, 0, 2, 3, 4]
 NUM_DRAWS = 1000

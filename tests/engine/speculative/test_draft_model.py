@@ -27,6 +27,8 @@ from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, qwe
 from fairlead_engine_testing.greedy_answers import engine_of_blocks
 from fairlead_engine_testing.letters import write_letters
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE = 61
 FAMILIES = {
     "llama": llama_fields(vocab_size=VOCAB_SIZE),

@@ -35,6 +35,8 @@ from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
 
+pytestmark = pytest.mark.matrix
+
 WORDS, OWN_WORDS, HIDDEN, LAYERS = 61, 40, 64, 7
 EPS, THETA = 1e-5, 10_000.0
 FIELDS = eagle_fields(HIDDEN, WORDS, OWN_WORDS)

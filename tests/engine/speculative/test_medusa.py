@@ -15,6 +15,8 @@ from fairlead_engine_testing.checked_steps import run_checked
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import small_engine
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE, HIDDEN = 61, 64
 
 

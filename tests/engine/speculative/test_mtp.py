@@ -48,6 +48,8 @@ from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
 from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
 
+pytestmark = pytest.mark.matrix
+
 WORDS, LAYERS = 61, 2
 COMMON: dict[str, Any] = {"vocab_size": WORDS, "num_nextn_predict_layers": 1}
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -18,6 +18,8 @@ from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoin
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.letters import write_letters
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE = 61
 KEEP_STATES = ("qwen3_5", "qwen3_next", "granite_hybrid")
 

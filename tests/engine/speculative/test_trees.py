@@ -31,6 +31,8 @@ from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_confi
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.letters import write_letters
 
+pytestmark = pytest.mark.matrix
+
 VOCAB_SIZE, HIDDEN = 61, 64
 MEDUSA = "[[0],[1],[0,0],[2],[0,1],[1,0],[0,0,0],[0,0,1],[0,1,0],[3]]"
 SHAPES = {"medusa": [None, MEDUSA, "3x9"], "eagle3": [None, "3x9", "2x6"]}

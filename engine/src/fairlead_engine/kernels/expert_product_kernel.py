@@ -58,6 +58,7 @@ _TILE_COLUMNS = 32
 """With a separate scale for each column."""
 
 UNGATED, SIDE_BY_SIDE, BY_TURNS, GELU_BESIDE, PLAIN = range(5)
+GATED = (SIDE_BY_SIDE, BY_TURNS, GELU_BESIDE)
 _BY_ROW: tl.constexpr = tl.constexpr(BY_ROW)
 _UNGATED: tl.constexpr = tl.constexpr(UNGATED)
 _PLAIN: tl.constexpr = tl.constexpr(PLAIN)
@@ -249,7 +250,7 @@ def _launch(
         x = rounded_blocks(x, weights.group_size, weights.row_format)
     scales = weights.values if weights.scales is None else weights.scales
     num_outputs = output.shape[-1]
-    tells_largest = kind in (SIDE_BY_SIDE, BY_TURNS) and routes.largest_within is not None
+    tells_largest = kind in GATED and routes.largest_within is not None
     expert_product_kernel[(most_tiles, triton.cdiv(num_outputs, TILE_OUTPUTS))](
         output,
         routes.scores if routes.largest_within is None else routes.largest_within,
@@ -334,4 +335,4 @@ def num_stages(shape: ExpertTiles, tile_rows: int) -> int:
 
 def num_warps(kind: int, shape: ExpertTiles, tile_rows: int) -> int:
     """Warps of 32 threads per tile: more for two large sums in their registers, or inputs that are rounded there."""
-    return 8 if tile_rows == MANY_ROWS and (kind in (SIDE_BY_SIDE, BY_TURNS) or shape.rounding == BY_TILE) else 4
+    return 8 if tile_rows == MANY_ROWS and (kind in GATED or shape.rounding == BY_TILE) else 4
