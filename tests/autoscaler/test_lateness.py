@@ -133,6 +133,7 @@ def test_a_burst_that_one_replica_clears_in_time_adds_none(seed: int) -> None:
     assert virtual.changes == []
 
 
+@pytest.mark.matrix
 @pytest.mark.compute
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.95])

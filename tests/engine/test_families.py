@@ -31,6 +31,7 @@ def test_every_family_is_tried_and_noted() -> None:
     assert all(list(each["found"]) == list(COLUMNS) for each in RECORD.values())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.compute) for name in ROWS]

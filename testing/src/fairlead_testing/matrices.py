@@ -51,11 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _values(callspec: Any) -> dict[str, Hashable]:
-    """By parameter: its value where that is plain, else which object it is."""
-    plain = str | int | float | None
-    return {
-        name: value if isinstance(value, plain) else ("object", id(value)) for name, value in callspec.params.items()
-    }
+    """By parameter, or its place in a tuple: the value where that is plain, else which object it is."""
+    found = dict[str, Hashable]()
+    for name, value in callspec.params.items():
+        for place, each in enumerate(value if isinstance(value, tuple) else [value]):
+            found[f"{name}[{place}]"] = each if isinstance(each, str | int | float | None) else ("object", id(each))
+    return found
 
 
 def cover(cases: Mapping[str, Mapping[str, Hashable]], strength: int = 1) -> set[str]:

@@ -550,7 +550,14 @@ def check(
     return engine
 
 
-@pytest.mark.parametrize("name", SHAPES)
+ON_BACKENDS = [
+    *((name, backend) for name in SHAPES for backend in BACKENDS if backend != "triton"),
+    *(pytest.param(name, "triton", marks=pytest.mark.compute) for name in list(SHAPES)[::4]),
+]
+"""Kernels do not know families, and their interpreter takes seconds for each."""
+
+
+@pytest.mark.parametrize(("name", "backend"), ON_BACKENDS)
 def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, backend, reference):
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
     if backend == "triton":  # interpreted, where each token takes long: chunks and several blocks all the same
