@@ -191,7 +191,15 @@ def _in_context() -> Iterator[RuleCase]:
     def variable(**fields: Any) -> Json:
         return {"engine": {"env": [{"name": "A", "value": "1"}, {"name": "B", **fields}]}}
 
-    cache = "spec.model.cache"
+    def schedule(**bounds: int) -> Json:
+        return {"autoscaling": {"maxReplicas": 4, "schedules": [{"name": "day", **bounds}]}}
+
+    cache, of_schedule = "spec.model.cache", "spec.autoscaling.schedules[0]"
+    yield case("a schedule must have minReplicas or maxReplicas", of_schedule, schedule(), schedule(minReplicas=0))
+    yield case(
+        "minReplicas of a schedule must not be above its maxReplicas", of_schedule,
+        schedule(minReplicas=3, maxReplicas=2), schedule(minReplicas=9),
+    )  # fmt: skip
     yield RuleCase("metadata.name must not be longer than 40", WHOLE_OBJECT, deployment("a" * 41), deployment("a" * 40))
     yield RuleCase("metadata.name must start with a letter", WHOLE_OBJECT, deployment("1st"), deployment("st1"))
     yield case(
@@ -470,6 +478,17 @@ FULL = deployment(
         "mode": "Fairlead",
         "minReplicas": 0,
         "maxReplicas": 4,
+        "schedules": [
+            {
+                "name": "day",
+                "timeZone": "Europe/Berlin",
+                "days": ["Mon", "Tue"],
+                "start": "08:00",
+                "end": "18:30",
+                "minReplicas": 2,
+                "maxReplicas": 8,
+            }
+        ],
         "targets": {"queueDepth": 4, "timeToFirstToken": "1.5s", "percentile": 95, "tolerance": 5},
         "scaleUp": {"stabilizationWindow": "0s", "maxStep": 2, "period": "15s"},
         "scaleDown": {"stabilizationWindow": "2m", "maxStep": 1, "period": "1m30s"},

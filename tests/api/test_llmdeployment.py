@@ -153,3 +153,10 @@ def test_null_means_absent() -> None:
 
 def test_fields_of_newer_versions_do_not_break_older_readers() -> None:
     assert LLMDeployment.from_body(body(fromTheFuture={"x": 1})).spec.replicas is None
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlyn", "Europe", "berlin/europe"])
+def test_a_time_zone_that_there_is_none_of_is_refused_by_name(zone: str) -> None:
+    schedules = [{"name": "a", "minReplicas": 1}, {"name": "b", "minReplicas": 1, "timeZone": zone}]
+    with pytest.raises(InvalidSpec, match=f"schedules.1..timeZone: there is no time zone '{zone}'"):
+        LLMDeployment.from_body(body(autoscaling={"maxReplicas": 2, "schedules": schedules}))

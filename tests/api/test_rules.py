@@ -337,12 +337,17 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
                 "mode": st.sampled_from(["Fairlead", "External"]),
                 "minReplicas": replicas,
                 "maxReplicas": replicas,
+                "schedules": st.just([]),
                 "targets": st.none() | targets,
                 "scaleUp": st.just({}),
                 "scaleDown": st.none() | st.just({}),
                 "scaleToZeroAfter": durations,
             },
         ),
+    ),
+    "schedule": (
+        rules.SCHEDULE,
+        st.fixed_dictionaries({"name": st.just("a")}, optional={"minReplicas": replicas, "maxReplicas": replicas}),
     ),
     "rollout": (
         rules.ROLLOUT,

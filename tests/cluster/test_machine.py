@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from cluster import cgroups, network
 from cluster.commands import ClusterError
-from cluster.diagnostics import parse_containers
 from cluster.preflight import Check, Report, Verdict
 
 ROUTES = [{"dst": "default", "gateway": "192.0.2.1"}, {"dst": "192.0.2.0/24"}, {"dst": "fe80::/64"}]
@@ -51,11 +50,6 @@ def test_the_verdict_follows_from_what_is_missing(unmet: list[Check], verdict: V
     for check in unmet:
         assert f"{check.name}: {check.found}" in report.sentence
         assert f"missing  {check.name}: {check.found}" in report.text()
-
-
-def test_containers_are_read_and_complaints_passed_over() -> None:
-    text = "setup 0;engine 2;|default dinghy-1\nUnable to connect to the server\n|default pending\n"
-    assert parse_containers(text) == [("default", "dinghy-1", "setup", 0), ("default", "dinghy-1", "engine", 2)]
 
 
 @pytest.mark.parametrize("path", ["/run/x", "/var/lib/x/y", "/var/log"])

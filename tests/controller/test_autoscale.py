@@ -72,6 +72,7 @@ class World:
         """What twenty first tokens have taken."""
         self.num_missing = 0
         self.time = 1000.0
+        self.now = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
         self.window = GatewayWindow()
         self.woken = asyncio.Event()
         self.metrics = OperatorMetrics()
@@ -83,7 +84,7 @@ class World:
         self.autoscaler = Autoscaler(
             Cluster(None, hanging=lambda: self.hanging), self, self, self, self.metrics,
             interval=5.0, policy=policy, clock=lambda: self.time,
-            now=lambda: datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC),
+            now=lambda: self.now,
         )  # fmt: skip
 
     async def run(self) -> None:
@@ -139,6 +140,24 @@ async def test_replicas_follow_the_queue_up_at_once_and_down_after_the_window() 
     assert world.scales == [3], "more were needed a moment ago"
     await world.tick(seconds=11.0)
     assert world.scales == [3, 1]
+
+
+async def test_schedules_move_the_bounds_at_their_times_and_sentences_name_them() -> None:
+    day = {"name": "day", "days": ["Mon"], "start": "08:00", "end": "18:00", "minReplicas": 3, "maxReplicas": 5}
+    closed = {"name": "closed", "days": ["Tue"], "maxReplicas": 1}
+    world = World(body(SCALED | {"schedules": [day, closed]}))
+    await world.tick(now=datetime(2026, 6, 1, 7, 59, tzinfo=UTC))
+    assert world.scales == []
+    await world.tick(now=datetime(2026, 6, 1, 8, 0, tzinfo=UTC))
+    assert world.scales == [3]
+    assert world.announced[-1].message.endswith("but minReplicas is 3 by schedule day")
+    await world.tick(waiting=9)
+    assert world.scales == [3, 5]
+    assert "maxReplicas is 5 by schedule day" in world.announced[-1].message
+    await world.tick(now=datetime(2026, 6, 1, 18, 0, tzinfo=UTC))
+    assert world.scales == [3, 5, 4], "the fleet's own"
+    await world.tick(now=datetime(2026, 6, 2, 0, 0, tzinfo=UTC))
+    assert world.scales == [3, 5, 4, 1]
 
 
 async def test_an_llmdeployment_is_read_when_it_changes_and_not_at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,23 +23,8 @@ SPECIAL = ("<s>", "</s>", "<|user|>", "<|end|>")
 FRAGMENTS = (
     *SPECIAL,
     *("<|system|>", "<|bos|>", "<tool_call>", "word", " word", "words", "  ", " ", "\n", "\n\n", "x", "12"),
-    *(
-        "Größe",
-        "<tool>",
-        "<|",
-        "|>",
-        "end",
-        "<|us",
-        "user|>",
-        "日",
-        "ﬁ",
-        "▁",
-        "\x1c",
-        "\u00a0",
-        "\u0301",
-        "<s",
-        "A fox ",
-    ),
+    *("Größe", "<tool>", "<|", "|>", "end", "<|us", "user|>", "日", "ﬁ", "▁"),
+    *("\x1c", "\u00a0", "\u0301", "<s", "A fox "),
 )
 TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=40).map("".join)
 

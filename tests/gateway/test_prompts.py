@@ -114,17 +114,8 @@ COMPLETIONS = st.fixed_dictionaries(
     {"prompt": TEXT | st.lists(TEXT, max_size=4) | IDS | st.lists(IDS, max_size=4)}, optional=OPTIONS
 )
 NAMES = [
-    "messages",
-    "tools",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-    "add_special_tokens",
-    "cache_salt",
-    "truncate_prompt_tokens",
-    "truncation_side",
-    "max_tokens",
-    "prompt",
+    *("messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "prompt"),
+    *("add_special_tokens", "cache_salt", "truncate_prompt_tokens", "truncation_side", "max_tokens"),
 ]
 
 

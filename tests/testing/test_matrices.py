@@ -17,15 +17,12 @@ CASES = st.lists(
 )  # fmt: skip
 MODULE = """
 import pytest
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "qwen"])
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow), 3, 4])
 def test_both(family, size): ...
-
 @pytest.mark.matrix
 def test_without_parameters(): ...
-
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("family", ["llama", "qwen"])
 def test_no_matrix(family, size): ...

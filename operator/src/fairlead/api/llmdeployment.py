@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from itertools import islice
 from typing import Annotated, Any, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fairlead.api import engine_rules, names, rules
 from fairlead.api.model_cache import ModelCache, ModelCredentials
@@ -42,6 +44,18 @@ class ScalingMode(StrEnum):
 
     FAIRLEAD = "Fairlead"
     EXTERNAL = "External"
+
+
+class Weekday(StrEnum):
+    """A day of the week."""
+
+    MONDAY = "Mon"
+    TUESDAY = "Tue"
+    WEDNESDAY = "Wed"
+    THURSDAY = "Thu"
+    FRIDAY = "Fri"
+    SATURDAY = "Sat"
+    SUNDAY = "Sun"
 
 
 class RoutingPolicy(StrEnum):
@@ -335,6 +349,33 @@ class ScaleDown:
     """The time that maxStep is about."""
 
 
+_TIME_OF_DAY = Constraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$", max_length=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSchedule:
+    """Other bounds of an autoscaled fleet at times of the week."""
+
+    name: Annotated[str, Constraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
+    """Named by the autoscaler's sentences while the schedule applies."""
+    time_zone: Annotated[str, Constraints(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)] = "UTC"
+    """Time zone of days and times, by its IANA name: Europe/Berlin."""
+    days: Annotated[tuple[Weekday, ...], Constraints(max_items=7, list_type="set", default_text="every day")] = ()
+    """Days on which the schedule starts."""
+    start: Annotated[str, _TIME_OF_DAY] = "00:00"
+    """Time of day from which on it applies."""
+    end: Annotated[str, _TIME_OF_DAY] = "00:00"
+    """Time of day at which it ceases to apply: of the next day where end is not after start."""
+    min_replicas: Annotated[
+        int | None, Constraints(minimum=0, maximum=10000, default_text="autoscaling.minReplicas, at most maxReplicas")
+    ] = None
+    """Fewest replicas while it applies."""
+    max_replicas: Annotated[
+        int | None, Constraints(minimum=1, maximum=10000, default_text="autoscaling.maxReplicas, at least minReplicas")
+    ] = None
+    """Most replicas while it applies."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
     """Who adjusts `spec.replicas` to the load."""
@@ -347,6 +388,11 @@ class Autoscaling:
     a replica and waits for it, up to routing.coldStartTimeout."""
     max_replicas: Annotated[int | None, Constraints(minimum=1, maximum=10000)] = None
     """Most replicas."""
+    schedules: Annotated[
+        tuple[Annotated[ScalingSchedule, Constraints(rules=rules.SCHEDULE)], ...],
+        Constraints(max_items=16, list_type="map", list_map_keys=("name",)),
+    ] = ()
+    """Other bounds at times of the week. Of several that apply at a time, the first does."""
     targets: ScalingTargets | None = None
     """What the fleet is held to."""
     scale_up: ScaleUp | None = None
@@ -506,6 +552,10 @@ class LLMDeployment:
             decoded = decode(LLMDeploymentSpec, body.get("spec") or {}, "spec")
         except InvalidValue as e:
             raise InvalidSpec(e.path, e.message) from e
+        for index, schedule in enumerate(decoded.autoscaling.schedules if decoded.autoscaling else ()):
+            if not is_time_zone(schedule.time_zone):
+                unknown = f"there is no time zone {schedule.time_zone!r}: name it as IANA does, such as Europe/Berlin"
+                raise InvalidSpec(f"spec.autoscaling.schedules[{index}].timeZone", unknown)
         if not decoded.model.served_name:
             decoded = replace(decoded, model=replace(decoded.model, served_name=metadata.name))
         return cls(metadata=metadata, spec=decoded, status=body.get("status") or {})
@@ -517,6 +567,15 @@ class LLMDeployment:
             return self.spec.replicas
         minimum = self.spec.autoscaling.min_replicas if self.spec.autoscaling else None
         return max(1, minimum or 1)
+
+
+@cache
+def is_time_zone(name: str) -> bool:
+    """Whether the IANA time zone database has this name."""
+    try:
+        return ZoneInfo(name).key == name
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # the last two for names of folders
+        return False
 
 
 _MOST_MISFITS = 8

@@ -246,8 +246,9 @@ AUTOSCALING = (
     ),
     Rule(
         "!has(self.mode) || self.mode != 'External' || !(has(self.minReplicas) || has(self.maxReplicas) || "
-        "has(self.targets) || has(self.scaleUp) || has(self.scaleDown) || has(self.scaleToZeroAfter))",
-        "autoscaling.mode External excludes minReplicas, maxReplicas, targets, scaleUp, scaleDown and "
+        "has(self.schedules) || has(self.targets) || has(self.scaleUp) || has(self.scaleDown) || "
+        "has(self.scaleToZeroAfter))",
+        "autoscaling.mode External excludes minReplicas, maxReplicas, schedules, targets, scaleUp, scaleDown and "
         "scaleToZeroAfter: the external autoscaler has its own",
     ),
     Rule(
@@ -268,6 +269,18 @@ AUTOSCALING = (
     ),
 )
 """On `spec.autoscaling`."""
+
+SCHEDULE = (
+    Rule(
+        "has(self.minReplicas) || has(self.maxReplicas)",
+        "a schedule must have minReplicas or maxReplicas: it would change nothing",
+    ),
+    Rule(
+        "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+        "minReplicas of a schedule must not be above its maxReplicas",
+    ),
+)
+"""On each item of `spec.autoscaling.schedules`."""
 
 ROLLOUT = (
     Rule(

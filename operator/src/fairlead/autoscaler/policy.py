@@ -29,6 +29,11 @@ def most_replicas(spec: Autoscaling) -> int:
     return max(1, fewest_replicas(spec), spec.max_replicas or 1)
 
 
+def bound_in_words(spec: Autoscaling, field: str, number: int) -> str:
+    """`maxReplicas is 4`, or `maxReplicas is 8 by schedule office`; the schedules are as of `bounds_at`."""
+    return f"{field} is {number}" + "".join(f" by schedule {each.name}" for each in spec.schedules)
+
+
 def targets_of(spec: Autoscaling) -> ScalingTargets:
     """The targets; without any target, the default queue depth."""
     targets = spec.targets or ScalingTargets()

@@ -6,7 +6,7 @@ Called by the operator's tick. Deterministic: reads no clock and keeps no state.
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.quantities import format_duration
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, scale_up_of
+from fairlead.autoscaler.policy import bound_in_words, fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.recommendation import Draft, Recommendation, are, counted, seconds_in_words
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.want import want
@@ -63,10 +63,10 @@ def limit(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -
         fewest = min(current, max([current, *history.counts(signals.time, down.period)]) - down.max_step)
         if draft.replicas < fewest:
             draft = draft.but(fewest, f"at most {down.max_step} are taken away in {format_duration(down.period)}")
-    if draft.replicas < fewest_replicas(spec):
-        draft = draft.but(fewest_replicas(spec), f"minReplicas is {fewest_replicas(spec)}")
+    if draft.replicas < (fewest := fewest_replicas(spec)):
+        draft = draft.but(fewest, bound_in_words(spec, "minReplicas", fewest))
     if draft.replicas > most_replicas(spec):
-        draft = draft.but(most_replicas(spec), f"maxReplicas is {most_replicas(spec)}")
+        draft = draft.but(most_replicas(spec), bound_in_words(spec, "maxReplicas", most_replicas(spec)))
     return draft
 
 

@@ -14,6 +14,7 @@ from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import (
     LONGEST_DEMAND_WINDOW,
     SHORTEST_DEMAND_WINDOW,
+    bound_in_words,
     demand_window,
     most_replicas,
     scale_to_zero_after,
@@ -79,7 +80,7 @@ def _draft(
     number: int, lacking: Callable[[int], str], signals: Signals, spec: Autoscaling, measured: float | None
 ) -> Draft:
     if number == most_replicas(spec) and (lack := shortfall(number, signals, spec, measured=measured)):
-        return Draft(number, number, f"even {number} {lack}, and maxReplicas is {number}")
+        return Draft(number, number, f"even {number} {lack}, and {bound_in_words(spec, 'maxReplicas', number)}")
     if number > 1:
         return Draft(number, number, f"{number - 1} {lacking(number - 1)}")
     targets, demand = targets_of(spec), signals.demand  # what is to be expected of a single replica

@@ -27,6 +27,7 @@ from fairlead.autoscaler.policy import demand_window, targets_of
 from fairlead.autoscaler.readings import Readings
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.schedules import bounds_at
 from fairlead.autoscaler.signals import Capacity, Signals
 from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.observe import Cluster, Observed
@@ -60,6 +61,7 @@ class ScaleTarget:
     key: Key
     deployment: LLMDeployment
     autoscaling: Autoscaling
+    """With the bounds that apply now."""
     observed: Observed
 
     @property
@@ -217,7 +219,7 @@ class Autoscaler:
             deployment = self._understood(key, observed.body)
             autoscaling = None if deployment is None else deployment.spec.autoscaling
             if deployment is not None and autoscaling is not None:
-                yield ScaleTarget(key, deployment, autoscaling, observed)
+                yield ScaleTarget(key, deployment, bounds_at(autoscaling, self.now()), observed)
 
     def _understood(self, key: Key, body: JsonObject) -> LLMDeployment | None:
         """None = not scaled by Fairlead. Decoded once per change: ticks are frequent, and templates may be large."""

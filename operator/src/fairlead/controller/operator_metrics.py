@@ -7,6 +7,7 @@ object. Only the leader watches, so only the leader has any.
 from collections import Counter as CountOf
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -25,6 +26,7 @@ from prometheus_client.registry import Collector
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, ScalingMode
 from fairlead.api.quantities import parse_duration
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_of
+from fairlead.autoscaler.schedules import bounds_at
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.pod_starts import StartStage
@@ -177,8 +179,9 @@ def figures(observed: Observed) -> Iterable[Figure]:
     autoscaling = deployment.spec.autoscaling
     if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD:
         return
-    yield "min_replicas", (), float(fewest_replicas(autoscaling))
-    yield "max_replicas", (), float(most_replicas(autoscaling))
+    bounds = bounds_at(autoscaling, datetime.now(UTC))
+    yield "min_replicas", (), float(fewest_replicas(bounds))
+    yield "max_replicas", (), float(most_replicas(bounds))
     targets = targets_of(autoscaling)
     percentile = (str(targets.percentile),)
     if targets.queue_depth is not None:

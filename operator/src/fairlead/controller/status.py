@@ -289,7 +289,10 @@ def scaling_active(now: Situation) -> Said:
         silent = f"{counted(missing, 'gateway')} {'says' if missing == 1 else 'say'} nothing"
         return TRUE, Reason.SIGNALS_MISSING, f"{silent}, so replicas may be added, but none are taken away"
     fewest, most = fewest_replicas(autoscaling), most_replicas(autoscaling)
-    return TRUE, Reason.SCALING_ACTIVE, f"spec.replicas is adjusted to the load, between {fewest} and {most}"
+    message = f"spec.replicas is adjusted to the load, between {fewest} and {most}"
+    if autoscaling.schedules:
+        message += f", with other bounds by schedule: {', '.join(each.name for each in autoscaling.schedules)}"
+    return TRUE, Reason.SCALING_ACTIVE, message
 
 
 def degraded(now: Situation) -> Said:
