@@ -46,7 +46,8 @@ def cached_tokens_are_as_predicted(fleet: Any, model: str, block_size: int, *, i
             seen.append(_ask(fleet, model, prompt, **({"cache_salt": name} if is_salted else {})))
             time.sleep(0.2)
             fleet.wait("the gateway to hear of an idle replica", lambda: _is_idle(fleet, model))
-    assert sum(abs(predicted - actual) <= block_size for predicted, actual in seen) >= 0.95 * len(seen), seen
+    near = [predicted is not None and abs(predicted - actual) <= block_size for predicted, actual in seen]
+    assert sum(near) >= 0.95 * len(seen), seen
     assert sum(actual for _, actual in seen) > 40 * len(seen), seen
 
 
