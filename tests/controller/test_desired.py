@@ -84,9 +84,8 @@ def fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         return st.sampled_from(["500ms", "30s", "1h30m", "0s"])
     if schema.get("maxLength") == 1024:
         return st.sampled_from(SOURCES)
-    return st.sampled_from(
-        [text for text in ("a", "b1", "gpu", "X", "2x2") if re.search(schema.get("pattern", ""), text)]
-    )
+    texts = ("UTC", "Europe/Berlin") if schema.get("maxLength") == 64 else ("a", "b1", "gpu", "X", "2x2", "07:30")
+    return st.sampled_from([text for text in texts if re.search(schema.get("pattern", ""), text)])
 
 
 SPECS = fitting(spec_schema())
