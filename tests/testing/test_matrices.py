@@ -1,5 +1,6 @@
 """Of a matrix of cases few are kept, with every value of every parameter; `--whole-matrices` keeps all."""
 
+import os
 import subprocess
 import sys
 from itertools import combinations
@@ -53,7 +54,8 @@ def test_values_of_each_tier_occur_in_it(tmp_path: Path, options: list[str], num
     (tmp_path / "test_module.py").write_text(MODULE)
     plugins = ["-p", "fairlead_testing.matrices", "-p", "no:cacheprovider", "-p", "no:schemathesis"]
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--collect-only", "-q", *plugins, *options, "."]
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True).stdout
     assert said.count("::test_both[") == num_of_matrix, said
     assert said.count("::test_no_matrix[") == 4
     assert "::test_without_parameters" in said
