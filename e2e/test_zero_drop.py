@@ -169,7 +169,7 @@ def test_nodes_that_are_about_to_go_drain_and_requests_wait_for_the_next_ones(
     under_load(taint)
 
 
-@pytest.mark.cluster_suffices
+@pytest.mark.long
 def test_the_judge_sees_what_was_dropped(fleet, model: str) -> None:
     """A load whose engines are killed must not be found without fault: else the zeros above would mean nothing."""
     pods = fleet.pods(model)
