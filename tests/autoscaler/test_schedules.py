@@ -12,8 +12,7 @@ from fairlead.api.llmdeployment import Autoscaling, ScalingSchedule, Weekday
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.schedules import applies, bounds_at
 
-WORKDAYS = tuple(Weekday)[:5]
-OFFICE = {"time_zone": "Europe/Berlin", "days": WORKDAYS, "start": "08:00", "end": "18:30"}
+OFFICE = {"time_zone": "Europe/Berlin", "days": tuple(Weekday)[:5], "start": "08:00", "end": "18:30"}
 NIGHT = {"time_zone": "Europe/Berlin", "days": (Weekday.FRIDAY,), "start": "22:00", "end": "06:00"}
 
 

@@ -411,6 +411,7 @@ async def test_a_hundred_models_are_searched(start, opened) -> None:
     tab.check()
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("path", ["/", "/docs"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])

@@ -552,7 +552,7 @@ def check(
 
 ON_BACKENDS = [
     *((name, backend) for name in SHAPES for backend in BACKENDS if backend != "triton"),
-    *(pytest.param(name, "triton", marks=pytest.mark.compute) for name in list(SHAPES)[::4]),
+    *(pytest.param(name, "triton", marks=pytest.mark.compute) for name in list(SHAPES)[::8]),
 ]
 """Kernels do not know families, and their interpreter takes seconds for each."""
 
