@@ -16,6 +16,7 @@ PYTEST_WORKERS ?= 3
 COMPUTE_WORKERS ?= 2
 COMPUTE_SECONDS := 3000
 MINUTES ?= 60
+SEEDS ?= 4
 # Whatever the shell says: tests and fleets start hundreds of processes, each of which would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 # Several test processes share the cores: one thread each keeps them from fighting.
@@ -177,8 +178,8 @@ bench-routers: setup-dev ## Our gateway beside vllm-router and sglang-router, in
 bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
 	$(BIN)/python operator/benchmarks/routing.py
 
-bench-autoscaling: setup-dev ## The autoscaler against rivals that are a formula each, in virtual time (about 10 minutes on two cores)
-	$(BIN)/python operator/benchmarks/autoscaling.py
+bench-autoscaling: setup ## The autoscaler beside other formulas, in virtual time (an hour on two cores; SEEDS=4, ARGUMENTS="--held-out")
+	$(BIN)/fairlead simulate autoscaling --format markdown --seeds $(SEEDS) $(ARGUMENTS)
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis bench-out

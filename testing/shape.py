@@ -28,9 +28,9 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 101_600,
-    "lines of tests, e2e and testing": 107_600,
-    "modules of the product": 633,
+    "lines of the product": 103_600,
+    "lines of tests, e2e and testing": 107_920,
+    "modules of the product": 646,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 7,
     "class names defined twice": 3,

@@ -42,6 +42,9 @@ OWN = {
     "check": Command(
         "fairlead.cli.check_command", "say whether models fit what their replicas get, before anything is scheduled"
     ),
+    "simulate": Command(
+        "fairlead.cli.simulate_command", "play a load in virtual time, to see what the autoscaler would have done"
+    ),
     "models": Command(
         "fairlead.cli.models_command", "download models to this machine, list them, remove them; a catalogue of presets"
     ),

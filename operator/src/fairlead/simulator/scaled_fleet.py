@@ -8,9 +8,11 @@ leaving.
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +23,7 @@ from fairlead.autoscaler.policy import demand_window
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.schedules import bounds_at
 from fairlead.autoscaler.signals import Signals
 from fairlead.routing.replica import Limits
 from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
@@ -35,7 +38,7 @@ WAKE_SECONDS = 0.25
 LOOK_SECONDS = 0.1
 """Longest time for which one rate holds; the time to the next request is drawn again afterwards."""
 NUM_BLOCKS, TOKEN_BUDGET = 10_000, 512
-"""Of every engine."""
+"""Of every engine, where nothing else is said."""
 STEP_SECONDS = 0.02
 """Decode steps are joined up to this length (`EngineModel.begin_step`)."""
 
@@ -55,7 +58,7 @@ class ScaledReplica(TimedEngine):
 
     def __init__(self, fleet: "ScaledFleet", ready_at: float) -> None:
         limits = Limits(max_num_seqs=fleet.slots, max_num_queued_tokens=10**9)
-        model = EngineModel(limits, num_blocks=NUM_BLOCKS, token_budget=TOKEN_BUDGET, step_cost=fleet.cost)
+        model = EngineModel(limits, num_blocks=fleet.num_blocks, token_budget=fleet.token_budget, step_cost=fleet.cost)
         super().__init__(model, fleet.clock, together_seconds=STEP_SECONDS)
         self._fleet = fleet
         self.uid = f"replica-{next(fleet.numbers)}"
@@ -69,9 +72,20 @@ class ScaledReplica(TimedEngine):
             self._fleet.replicas.remove(self)
 
 
+class RecordedRequest(NamedTuple):
+    """A request of a recording."""
+
+    time: float
+    """Arrival, in seconds since the start of the fleet."""
+    prompt_tokens: int
+    uncached_tokens: int
+    """Prompt tokens to compute, at least 1."""
+    output_tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The requests of clients."""
+    """The requests of clients: drawn at random, or recorded."""
 
     rate: Callable[[float], float]
     """Requests per second at a time (Poisson arrivals)."""
@@ -80,6 +94,8 @@ class Workload:
     """On average, uniform between half and one and a half of it."""
     output_tokens: int = 40
     """On average, with the same spread."""
+    recorded: Sequence[RecordedRequest] | None = None
+    """In the order of arrival, in place of everything above."""
 
 
 class ScaledFleet:
@@ -97,11 +113,17 @@ class ScaledFleet:
         seed: int = 0,
         told_cost: StepCost | None = None,
         decide: Decide = recommend,
+        num_blocks: int = NUM_BLOCKS,
+        token_budget: int = TOKEN_BUDGET,
+        begins: datetime = datetime(2026, 1, 1, tzinfo=UTC),
     ) -> None:
-        """`told_cost`: the step cost that engines report; None = the true `cost`."""
+        """`told_cost`: the step cost that engines report; None = the true `cost`. `begins`: time of day of the start,
+        for schedules of the spec."""
         self._policy = decide
         self.spec, self.workload, self.cost, self.told_cost = spec, workload, cost, told_cost or cost
         self.slots, self.cold_start = slots, cold_start
+        self.num_blocks, self.token_budget, self.begins = num_blocks, token_budget, begins
+        self._num_asked = 0
         self.random = random.Random(seed)
         self.clock = VirtualTime()
         self.numbers = count()
@@ -150,14 +172,23 @@ class ScaledFleet:
     def _arrive(self, is_request: bool) -> None:
         """The end of the time drawn last."""
         if is_request:
-            self.ask(self._spread(self.workload.uncached_tokens), self._spread(self.workload.output_tokens))
+            self._ask_next()
         if self.waiting and not self._ready():
             self._tick_at(min(self._next_tick, self.time + WAKE_SECONDS))
         self._draw_arrival()
 
-    def ask(self, uncached: int, output: int) -> Request:
-        """Adds a request with these numbers of prompt tokens to compute and tokens to generate."""
-        num_tokens = max(self.workload.prompt_tokens, uncached)
+    def _ask_next(self) -> None:
+        if self.workload.recorded is None:
+            self.ask(self._spread(self.workload.uncached_tokens), self._spread(self.workload.output_tokens))
+            return
+        _, prompt, uncached, output = self.workload.recorded[self._num_asked]
+        self._num_asked += 1
+        self.ask(uncached, output, prompt=prompt)
+
+    def ask(self, uncached: int, output: int, *, prompt: int | None = None) -> Request:
+        """Adds a request with these numbers of prompt tokens to compute and tokens to generate. `prompt`: all prompt
+        tokens; None = the workload's."""
+        num_tokens = max(self.workload.prompt_tokens if prompt is None else prompt, uncached)
         request = Request(
             arrived=self.time, num_prompt_tokens=num_tokens, num_computed=num_tokens - uncached, max_tokens=output
         )
@@ -166,9 +197,16 @@ class ScaledFleet:
         return request
 
     def _draw_arrival(self) -> None:
-        rate = self.workload.rate(self.time)
-        seconds = self.random.expovariate(rate) if rate > 0.0 else math.inf
+        seconds = self._next_arrival()
         self.clock.after(min(seconds, LOOK_SECONDS), lambda: self._arrive(seconds <= LOOK_SECONDS))
+
+    def _next_arrival(self) -> float:
+        """Seconds until the next request comes, if the rate stays; infinite = none does."""
+        recorded = self.workload.recorded
+        if recorded is not None:
+            return max(0.0, recorded[self._num_asked].time - self.time) if self._num_asked < len(recorded) else math.inf
+        rate = self.workload.rate(self.time)
+        return self.random.expovariate(rate) if rate > 0.0 else math.inf
 
     def _tick_at(self, time: float) -> None:
         """Schedules the next decision, instead of the decision scheduled before."""
@@ -235,8 +273,9 @@ class ScaledFleet:
 
     def _decide(self) -> None:
         signals = self.signals()
-        recommendation = self._policy(signals, self.spec, self.history)
-        self.history = self.history.remember(recommendation, signals, self.spec)
+        spec = bounds_at(self.spec, self.begins + timedelta(seconds=self.time))
+        recommendation = self._policy(signals, spec, self.history)
+        self.history = self.history.remember(recommendation, signals, spec)
         self.decisions.append((signals, recommendation))
         if recommendation.replicas != self.desired:
             self.changes.append((self.time, recommendation.replicas))
