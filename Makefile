@@ -178,7 +178,7 @@ bench-routers: setup-dev ## Our gateway beside vllm-router and sglang-router, in
 bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
 	$(BIN)/python operator/benchmarks/routing.py
 
-bench-autoscaling: setup ## The autoscaler beside other formulas, in virtual time (an hour on two cores; SEEDS=4, ARGUMENTS="--held-out")
+bench-autoscaling: setup ## The autoscaler beside other formulas, in virtual time (a quarter of an hour on two cores; SEEDS=4, ARGUMENTS="--held-out")
 	$(BIN)/fairlead simulate autoscaling --format markdown --seeds $(SEEDS) $(ARGUMENTS)
 
 clean: ## Remove the virtual environment and caches

@@ -19,6 +19,7 @@ from reference_pages.flag_pages import (
     engine_flags,
     gateway_flags,
     request_parameters,
+    simulation_flags,
 )
 from reference_pages.http_page import http_endpoints
 from reference_pages.metrics_page import metrics
@@ -59,6 +60,7 @@ def pages() -> dict[str, str]:
             engine_commands(),
         ),
         "gateway-flags.md": ("Gateway flags", "`fairlead gateway`", gateway_flags()),
+        "simulation-flags.md": ("Flags of the simulation", "`fairlead simulate autoscaling`", simulation_flags()),
         "operator-settings.md": ("Operator settings", "the file of `fairlead operator --settings FILE`", settings()),
         "chart-values.md": ("Values of the chart", "what `helm install --set` can say", chart_values(chart)),
         "request-parameters.md": (

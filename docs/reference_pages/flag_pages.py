@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from fairlead.cli.simulate_command import add_arguments as add_simulate_arguments
 from fairlead.gateway.gateway_command import add_arguments as add_gateway_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_common.settings import docstrings
@@ -96,6 +97,21 @@ def gateway_flags() -> str:
         rows.append([f"`{action.option_strings[0]}`", *with_default(text, default, action.dest)])
     units = "Times are seconds (also as `500ms`, `3s`, `15m`), sizes bytes (also as `16Mi`)."
     return f"{units}\n\n" + table(["Flag", "Default", "Meaning"], rows)
+
+
+def simulation_flags() -> str:
+    """The page of the flags of `fairlead simulate autoscaling`."""
+    parser = argparse.ArgumentParser(prog="fairlead simulate", add_help=False)
+    add_simulate_arguments(parser)
+    [commands] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    rows = []
+    for action in commands.choices["autoscaling"]._actions:
+        if not isinstance(action, argparse._HelpAction):
+            text = documented(action.help, action.option_strings[0]) % {"default": action.default}
+            value = "" if action.nargs == 0 else f" {action.metavar or ' or '.join(action.choices or ())}"
+            rows.append([", ".join(f"`{each}{value}`" for each in action.option_strings), text])
+    times = "Times are written with units (`90s`, `30m`, `2h`), or as seconds."
+    return f"{times}\n\n" + table(["Flag", "Meaning"], rows)
 
 
 def request_parameters() -> str:

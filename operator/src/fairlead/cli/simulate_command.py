@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (fleet, "--target", duration, None, "TIME",
          "longest time to first token to be judged by (default: targets.timeToFirstToken, or 2s)"),
         (runs, "--seeds", at_least(1), DEFAULT_SEEDS, "N", "runs of each row (default: %(default)s)"),
-        (runs, "--processes", at_least(1), os.cpu_count() or 1, "N", "at a time (default: one per CPU)"),
+        (runs, "--processes", at_least(1), None, "N", "at a time (default: one per CPU)"),
         (results, "--output", Path, None, "FILE", "write there, not here"),
         (results, "--plot", Path, None, "FILE.svg", "draw shares over cost, and a recording's replicas over time"),
     ):
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     for note in made.notes:
         progress.print(note, markup=False, soft_wrap=True)
     try:
-        runs = simulated(made, args.seeds, args.processes, progress)
+        runs = simulated(made, args.seeds, args.processes or os.cpu_count() or 1, progress)
     except BrokenProcessPool:
         tell(UsageError("a process of the simulation was ended from outside", "is memory short? try --processes 1"))
         return 1

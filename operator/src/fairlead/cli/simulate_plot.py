@@ -52,13 +52,12 @@ def _field(axis: "Axes", found: Mapping[str, Summary], contenders: Sequence[Cont
     unit = 1.0 if oracle is None else oracle.replica_seconds.mean or 1.0
     labels: dict[tuple[float, float], list[str]] = {}
     for number, each in enumerate(contenders, 1):
-        own = found[each.name]
-        is_ours = each is contenders[0]
+        own, size = found[each.name], 8 if each is contenders[0] else 5
         colour = _OURS if each.policy == OURS else _KNOWING if each.policy in KNOWING else _RIVAL
         at = own.replica_seconds.mean / unit
         axis.errorbar(
             at, own.attained.mean, xerr=(own.replica_seconds.half or 0.0) / unit, yerr=own.attained.half or 0.0,
-            label=f"{number} {each.name}", fmt="o", color=colour, markersize=8 if is_ours else 5, elinewidth=1, capsize=2,
+            label=f"{number} {each.name}", fmt="o", color=colour, markersize=size, elinewidth=1, capsize=2,
         )  # fmt: skip
         labels.setdefault((round(at, 2), round(own.attained.mean, 2)), []).append(str(number))
     for place, numbers in labels.items():

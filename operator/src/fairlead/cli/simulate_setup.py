@@ -18,7 +18,7 @@ from fairlead.autoscaler.signals import Capacity
 from fairlead.cli.check_command import read_deployments
 from fairlead.cli.options import UsageError
 from fairlead.simulator.scaling.loads import GPU, Machine, Trace, named
-from fairlead.simulator.scaling.policies import OURS, POLICIES
+from fairlead.simulator.scaling.policies import KNOWING, OURS, POLICIES
 from fairlead.simulator.scaling.recording import Recording, RecordingError, Section, read_recording, stairs
 from fairlead.simulator.scaling.trial import Contender
 from fairlead_common.wire.messages import StepCost
@@ -58,7 +58,8 @@ def setup(args: argparse.Namespace) -> SimulationSetup:
     others = [each for each in POLICIES if _is_named(each, args.policies) and each != OURS]
     first = own[0].spec if own else None
     contenders = own or [Contender(name=OURS)]
-    contenders += [Contender(name=each, policy=each, spec=first) for each in others]
+    # Those that know the load are a measure, which bounds of the settings would bend.
+    contenders += [Contender(name=each, policy=each, spec=None if each in KNOWING else first) for each in others]
     profile = _profile(args)
     machine, notes = _machine(args, deployments[0] if deployments else None, profile)
     if args.trace is None:
@@ -241,6 +242,7 @@ def _trace(args: argparse.Namespace, recording: Recording, machine: Machine, pro
         machine=machine,
         cold_start=ASSUMED_START_SECONDS if start is None else start,
         replicas=math.ceil(sum(first) / len(first) / SHARE_AT_START),
+        most_replicas=max(30, math.ceil(2.0 * max(rates))),
         quiet=0.0,
         recorded=recording.requests,
     )

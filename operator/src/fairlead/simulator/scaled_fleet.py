@@ -116,14 +116,15 @@ class ScaledFleet:
         num_blocks: int = NUM_BLOCKS,
         token_budget: int = TOKEN_BUDGET,
         begins: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+        decisions_kept: int | None = None,
     ) -> None:
         """`told_cost`: the step cost that engines report; None = the true `cost`. `begins`: time of day of the start,
-        for schedules of the spec."""
+        for schedules of the spec. `decisions_kept`: of the newest; None = all."""
         self._policy = decide
         self.spec, self.workload, self.cost, self.told_cost = spec, workload, cost, told_cost or cost
         self.slots, self.cold_start = slots, cold_start
         self.num_blocks, self.token_budget, self.begins = num_blocks, token_budget, begins
-        self._num_asked = 0
+        self._num_asked, self._decisions_kept = 0, decisions_kept
         self.random = random.Random(seed)
         self.clock = VirtualTime()
         self.numbers = count()
@@ -277,6 +278,8 @@ class ScaledFleet:
         recommendation = self._policy(signals, spec, self.history)
         self.history = self.history.remember(recommendation, signals, spec)
         self.decisions.append((signals, recommendation))
+        if self._decisions_kept is not None:
+            del self.decisions[: -self._decisions_kept]
         if recommendation.replicas != self.desired:
             self.changes.append((self.time, recommendation.replicas))
             self._scale(recommendation.replicas)

@@ -81,6 +81,8 @@ class Trace:
     cold_start: float = 5.0
     replicas: int = 1
     """At the start of the fleet."""
+    most_replicas: int = 30
+    """For contenders without settings of their own."""
     quiet: float = QUIET_SECONDS
     """Seconds from the start of the fleet to the beginning of the load; not judged."""
     recorded: tuple[RecordedRequest, ...] | None = None

@@ -7,12 +7,9 @@ from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.schedules import bounds_at
 from fairlead.simulator.scaled_fleet import Request, ScaledFleet
-from fairlead.simulator.scaling.loads import Machine, Trace
+from fairlead.simulator.scaling.loads import Trace
 from fairlead.simulator.scaling.policies import OURS, policy
 from fairlead.simulator.scaling.recording import Recording
-
-MOST_REPLICAS = 30
-"""Of the benchmarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +41,12 @@ class TrialResult:
     """Time of the fleet, and the number asked for from then on; the first is the start."""
 
 
-def benchmark_spec(machine: Machine) -> Autoscaling:
+def benchmark_spec(trace: Trace) -> Autoscaling:
     """Settings of the benchmarks: the machine's targets, and a scale-down window of 10 s."""
+    machine = trace.machine
     return Autoscaling(
         min_replicas=1,
-        max_replicas=MOST_REPLICAS,
+        max_replicas=trace.most_replicas,
         targets=ScalingTargets(queue_depth=machine.depth, time_to_first_token=machine.target),
         scale_down=ScaleDown(stabilization_window=10.0),
     )
@@ -67,13 +65,13 @@ def fleet_of(trace: Trace, contender: Contender, seed: int, recording: Recording
     machine = trace.machine
     if recording is not None:
         trace = replace(trace, recorded=recording.shuffled(seed).requests)
-    spec = contender.spec or benchmark_spec(machine)
+    spec = contender.spec or benchmark_spec(trace)
     bounds = bounds_at(spec, trace.begins)
     return ScaledFleet(
         spec, trace.workload(), cost=machine.cost, told_cost=machine.told_cost, slots=machine.slots,
         cold_start=trace.cold_start, replicas=max(fewest_replicas(bounds), min(most_replicas(bounds), trace.replicas)),
         seed=seed, decide=policy(contender.policy, trace), num_blocks=machine.num_blocks,
-        token_budget=machine.token_budget, begins=trace.begins,
+        token_budget=machine.token_budget, begins=trace.begins, decisions_kept=1,
     )  # fmt: skip
 
 
