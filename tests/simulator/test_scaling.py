@@ -85,7 +85,9 @@ def test_a_report_of_bench_is_a_recording(tmp_path: Path) -> None:
         (AZURE.replace("396", "-396"), ", line 3, column ContextTokens: '-396' is no whole number"),
         (AZURE.replace("109", ""), ", line 3, column GeneratedTokens: '' is no whole number"),
         (AZURE + "tomorrow,1,1\n", ", line 5, column TIMESTAMP: 'tomorrow' is no time"),
-        (AZURE.replace("2023-11-16 18:15:50.9951690", "-1"), ", line 3, column TIMESTAMP: '-1' is no time of"),
+        (AZURE.replace("2023-11-16 18:15:50.9951690", "-1"), ", line 3, column TIMESTAMP: '-1' is no time"),
+        (AZURE.replace("2023", "9999"), ", line 2, column TIMESTAMP: '9999-11-16 18:15:46.6805900' is no time"),
+        (f"TIMESTAMP,ContextTokens,GeneratedTokens,{'x' * 2**18}\n", ", line 1 is no line of a CSV file: field larger"),
         (AZURE + "1,2\n", ", line 5 has no value in column GeneratedTokens"),
         (AZURE + "2029-01-01 00:00:00,1,1\n", ", line 5, column TIMESTAMP is more than a year after"),
         (lines({"timestamp": 1, "input_length": 2}), ", line 1 has no column output_length"),
@@ -95,6 +97,7 @@ def test_a_report_of_bench_is_a_recording(tmp_path: Path) -> None:
         ('{\n "a": 1}', " is neither JSON lines nor a report of `fairlead bench`"),
         ("x" * (2**20 + 1), ", line 1 is longer than"),
     ],
+    ids=lambda text: text[-30:],
 )  # fmt: skip
 def test_a_file_that_is_no_recording_is_refused_with_line_and_column(
     tmp_path: Path, content: str, sentence: str

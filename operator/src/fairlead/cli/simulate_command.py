@@ -23,6 +23,7 @@ from fairlead.cli.simulate_report import Runs, grids, to_json
 from fairlead.cli.simulate_setup import SimulationSetup, jsonable, setup
 from fairlead.client.plot import PlotUnavailable, require_matplotlib
 from fairlead.simulator.scaling.policies import POLICIES
+from fairlead.simulator.scaling.recording import LATEST_SECONDS
 from fairlead.simulator.scaling.trial import TrialResult, play
 from fairlead_common.wire.messages import StepCost
 
@@ -94,10 +95,11 @@ def moment(given: str) -> datetime:
     """A date with a time of day; UTC where no time zone is told."""
     try:
         found = datetime.fromisoformat(given)
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        found.timestamp()
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"{given!r} is no date: write 2026-01-05T08:00+01:00") from error
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    if not 0.0 <= found.timestamp() <= LATEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{given!r} is before 1970, or centuries away")
     return found
 
 

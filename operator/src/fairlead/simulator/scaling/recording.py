@@ -23,6 +23,8 @@ from fairlead.simulator.scaling.loads import Machine
 
 MOST_REQUESTS = 1_000_000
 LONGEST_SECONDS = 366 * 86_400.0
+LATEST_SECONDS = 1e10
+"""Since 1970."""
 LONGEST_LINE = 2**20
 """Bytes."""
 LARGEST_REPORT = 256 * 2**20
@@ -185,7 +187,7 @@ def _lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
 
 
 def _csv_requests(first: str, number: int, lines: Iterator[tuple[int, str]], name: str) -> _Parsed:
-    heads = [each.strip() for each in next(csv.reader([first]))]
+    heads = [each.strip() for each in _cells(first, f"{name}, line {number}")]
     if missing := [each for each in _COLUMNS if each not in heads]:
         columns = f"columns {', '.join(_COLUMNS)}, or JSON lines with timestamp, input_length, output_length"
         raise RecordingError(f"{name}, line {number} has no column {missing[0]}: a recording has {columns}")
@@ -193,7 +195,7 @@ def _csv_requests(first: str, number: int, lines: Iterator[tuple[int, str]], nam
     for number, text in lines:
         if not text.strip():
             continue
-        row = next(csv.reader([text]))
+        row = _cells(text, f"{name}, line {number}")
         if len(row) <= max(places):
             column = next(each for each, place in zip(_COLUMNS, places, strict=True) if place >= len(row))
             raise RecordingError(f"{name}, line {number} has no value in column {column}")
@@ -202,6 +204,13 @@ def _csv_requests(first: str, number: int, lines: Iterator[tuple[int, str]], nam
         prompt = _tokens(row[places[1]], f"{where} ContextTokens")
         output = _tokens(row[places[2]], f"{where} GeneratedTokens")
         yield f"{where} TIMESTAMP", time, is_date, _request(prompt, prompt, output)
+
+
+def _cells(text: str, where: str) -> list[str]:
+    try:
+        return next(csv.reader([text]))
+    except csv.Error as error:
+        raise RecordingError(f"{where} is no line of a CSV file: {error}") from error
 
 
 def _seconds(text: str, where: str) -> tuple[float, bool]:
@@ -214,10 +223,12 @@ def _seconds(text: str, where: str) -> tuple[float, bool]:
         except ValueError:
             hint = "a date such as 2023-11-16 18:15:46.68, or a number of seconds"
             raise RecordingError(f"{where}: {text[:40]!r} is no time: write {hint}") from None
-        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
-    if not 0.0 <= seconds < math.inf:
-        raise RecordingError(f"{where}: {text[:40]!r} is no time of at least 0 seconds")
-    return seconds, False
+        seconds, is_date = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
+    else:
+        is_date = False
+    if not 0.0 <= seconds <= LATEST_SECONDS:
+        raise RecordingError(f"{where}: {text[:40]!r} is no time from 0 s, which is 1970, to {LATEST_SECONDS:.0f} s")
+    return seconds, is_date
 
 
 def _tokens(text: str, where: str) -> int:
