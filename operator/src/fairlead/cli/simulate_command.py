@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from datetime import UTC, datetime
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from rich.console import Console
@@ -190,7 +191,17 @@ _made: list[SimulationSetup] = []
 
 def _begin(made: SimulationSetup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process at once, and without a traceback
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _made.append(made)
+
+
+def _end_with_parent() -> None:
+    """Else a process would wait for ever for jobs of a parent that was killed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _played(trace: int, contender: int, seed: int) -> TrialResult:
@@ -231,7 +242,10 @@ def _in_processes(
 ) -> Iterator[tuple[tuple[int, int, int], TrialResult]]:
     # Fresh processes: forked ones would inherit the thread that draws progress, and what the thread holds.
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (made,)) as pool:
+        # Processes begin with the first job, and inherit that Ctrl-C waits until `_begin`.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         pending: dict[Future[TrialResult], tuple[int, int, int]] = {pool.submit(_played, *job): job for job in jobs}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         num_done = 0
         try:
             while pending:
