@@ -183,6 +183,7 @@ def _scaling_schema() -> JsonSchema:
         "queue": _count("Requests that wait in the gateways."),
         "running": _count("Requests sent to replicas and not finished."),
         "ttft": _text("Time to first token at targets.percentile, lately; absent where none was measured."),
+        "tpot": _text("Time per output token at targets.percentile, lately; absent where none was measured."),
         "missingGateways": _count("Gateways that say nothing (any more); absent where all do."),
     }
     return {

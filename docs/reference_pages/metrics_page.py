@@ -15,6 +15,7 @@ from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_metrics import GatewayMetrics
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
+from fairlead.gateway.openai.errors import RequestOutcome
 from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt, Tokenizers
 from fairlead.kube.client import KubeClient
@@ -87,6 +88,7 @@ def gateway_scrape() -> str:
     request.ticket.foresee(0.0, request.arrived)
     request.routed(decision, ReadPrompt())
     request.first_token()
+    request.num_generated, request.outcome = 2, RequestOutcome.COMPLETED
     request.ended(200)
     seen.gauges["open_connections"].labels("clients")
     datastore.distrusted(replica.uid, 0)
@@ -109,14 +111,14 @@ def operator_scrape() -> str:
 
 def _cluster_of_one() -> Cluster:
     """One LLMDeployment of which everything is known."""
-    targets = {"queueDepth": 1, "timeToFirstToken": "1s"}
+    targets = {"queueDepth": 1, "timeToFirstToken": "1s", "timePerOutputToken": "1s"}
     body = {
         "metadata": {"name": "name", "namespace": "namespace", "uid": "uid", "generation": 1,
                      "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"model": {"source": "demo://dinghy"}, "autoscaling": {"maxReplicas": 1, "targets": targets}},
         "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "ReplicasReady"}],
                    "startup": dict.fromkeys(StartStage, "1s"),
-                   "scaling": {"signals": {"ttft": "1s"}, "coldStart": "1s"}},
+                   "scaling": {"signals": {"ttft": "1s", "tpot": "1s"}, "coldStart": "1s"}},
     }  # fmt: skip
     pod = {"metadata": {"name": "pod", "uid": "pod"}}
     progress = DownloadProgress(source="hf://org/name", stage=DownloadStage.DOWNLOADING, bytes=1, total_bytes=2)

@@ -157,7 +157,7 @@ _PLACED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
         ),
         "autoscaling.targets.tolerance needs": (
             {"maxReplicas": 2, "targets": {"queueDepth": 2, "tolerance": 20}},
-            {"maxReplicas": 2, "targets": {"timeToFirstToken": "300ms", "tolerance": 20}},
+            {"maxReplicas": 2, "targets": {"timePerOutputToken": "30ms", "tolerance": 20}},
         ),
     },
     "spec.rollout": {
@@ -489,7 +489,13 @@ FULL = deployment(
                 "maxReplicas": 8,
             }
         ],
-        "targets": {"queueDepth": 4, "timeToFirstToken": "1.5s", "percentile": 95, "tolerance": 5},
+        "targets": {
+            "queueDepth": 4,
+            "timeToFirstToken": "1.5s",
+            "timePerOutputToken": "50ms",
+            "percentile": 95,
+            "tolerance": 5,
+        },
         "scaleUp": {"stabilizationWindow": "0s", "maxStep": 2, "period": "15s"},
         "scaleDown": {"stabilizationWindow": "2m", "maxStep": 1, "period": "1m30s"},
         "scaleToZeroAfter": "10m",

@@ -204,7 +204,13 @@ def test_the_operator_and_cel_agree_on_nearly_valid_objects(spec: dict[str, Any]
 replicas = st.none() | st.integers(0, 3)
 durations = st.none() | st.from_regex(r"([0-9]{1,2}([.][0-9]{1,2})?(ms|s|m|h|d)){1,2}", fullmatch=True)
 targets = st.fixed_dictionaries(
-    {}, optional={"tolerance": replicas, "timeToFirstToken": durations, "queueDepth": st.integers(1, 2)}
+    {},
+    optional={
+        "tolerance": replicas,
+        "timeToFirstToken": durations,
+        "timePerOutputToken": durations,
+        "queueDepth": st.integers(1, 2),
+    },
 )
 boats = st.sampled_from(["a", "b", "-"])
 sources = st.sampled_from(["hf://o/n", "demo://a", "az://a/b", "oci://h/a", "", "hf:/"])

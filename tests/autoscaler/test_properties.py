@@ -4,7 +4,7 @@ them."""
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
@@ -12,9 +12,10 @@ from fairlead.api.signals_message import SECONDS_BOUNDS
 from fairlead.autoscaler.arrivals import Recent
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.history import History, Mark, Want
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of
+from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, targets_of
 from fairlead.autoscaler.recommend import DEFAULT_MAX_STEP, recommend
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.autoscaler.tpot import out_of_reach
 from fairlead.autoscaler.trend import Sample
 from fairlead_common.wire.messages import StepCost
 
@@ -31,6 +32,7 @@ def specs(draw: st.DrawFn) -> Autoscaling:
         targets=ScalingTargets(
             queue_depth=draw(st.none() | st.integers(1, 10)),
             time_to_first_token=draw(st.none() | st.floats(0.05, 10.0)),
+            time_per_output_token=draw(st.none() | st.floats(0.002, 0.5)),
             tolerance=draw(st.integers(0, 50)),
         ),
         scale_up=draw(st.none() | st.builds(ScaleUp, stabilization_window=st.sampled_from([0.0, 5.0, 30.0]))),
@@ -175,9 +177,22 @@ def test_more_load_never_means_fewer_replicas(
         times = measured(min(slower + data.draw(st.integers(0, 20)), len(SECONDS_BOUNDS)))
         changes |= {"ttft": times, "recent_ttft": times}
     before = recommend(seen, spec, history)
-    after = recommend(replace(seen, demand=replace(demand, **changes)), spec, history)
+    more_seen = replace(seen, demand=replace(demand, **changes))
+    assume(not out_of_reach(history.complete(more_seen), targets_of(spec), is_sure=True))
+    after = recommend(more_seen, spec, history)
     assert after.wanted >= before.wanted, (before, after)
     assert after.replicas >= before.replicas, (before, after)
+
+
+@checked
+@given(signals(), specs(), histories())
+def test_a_time_per_output_token_that_no_number_meets_decides_nothing(
+    seen: Signals, spec: Autoscaling, history: History
+) -> None:
+    targets = replace(targets_of(spec), queue_depth=4, time_per_output_token=None)
+    hopeless = replace(spec, targets=replace(targets, time_per_output_token=0.0005))
+    without, result = (recommend(seen, each, history) for each in (replace(spec, targets=targets), hopeless))
+    assert (result.replicas, result.wanted) == (without.replicas, without.wanted)
 
 
 @checked

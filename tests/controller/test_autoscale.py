@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.llmdeployment import LLMDeployment, broken_rules
-from fairlead.api.signals_message import ModelSignals, SignalsLine, count_seconds
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.controller import autoscale
 from fairlead.controller.autoscale import PAUSE_SECONDS, REPORT_SECONDS, Autoscaler
@@ -22,6 +22,7 @@ from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
 from fairlead.manifests.children import children
+from fairlead_common.wire.messages import StepCost
 from fairlead_common.wire.profiles import EngineProfile
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fake_gateway import FakeGateway
@@ -59,6 +60,12 @@ def pod(name: str, *, took: int | None = None, ready: bool = True, restarts: int
     }
 
 
+LOAD = ReplicaSignals(
+    name="a", age_seconds=0.0, running=16, waiting=0, queued_prefill_tokens=0, kv_blocks_free=900, kv_blocks_total=1000,
+    kv_tokens=1600, token_budget=512, max_num_seqs=32, step_cost=StepCost(base=0.02, decode_seq=0.002),
+)  # fmt: skip
+
+
 class World:
     """An autoscaler whose gateways, writes, Events and clock a test plays. What it writes, it sees."""
 
@@ -70,6 +77,9 @@ class World:
         self.waiting_tokens = 0
         self.ttft: float | None = None
         """What twenty first tokens have taken."""
+        self.pace: float | None = None
+        """What all answers have taken per output token, on an engine whose steps cost 20 ms and 2 ms a sequence."""
+        self.arrivals = 0
         self.num_missing = 0
         self.time = 1000.0
         self.now = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
@@ -95,6 +105,12 @@ class World:
         model = ModelSignals(waiting=self.waiting, waiting_uncached_tokens=self.waiting_tokens)
         for _ in range(20 if self.ttft is not None else 0):
             count_seconds(model.ttft, self.ttft or 0.0)
+        model.num_arrivals = self.arrivals
+        if self.pace is not None:
+            model.num_answered, model.output_tokens = self.arrivals, 100 * self.arrivals
+            model.replicas = {"uid-a": LOAD}
+            for _ in range(self.arrivals):
+                count_seconds(model.tpot, self.pace)
         line = SignalsLine(gateway="g", uptime_seconds=self.time, models={"/".join(KEY): model})
         self.window = self.window.hear(line, self.time)
         return Readings(self.time, (self.window,), self.num_missing)
@@ -196,6 +212,22 @@ async def test_a_replica_that_hangs_is_no_capacity() -> None:
     await world.tick()
     await world.tick(seconds=20.0, waiting=2, hanging={"uid-b": "2026-06-01T12:00:00Z"})
     assert world.scales == [3], "two that answer for two that wait, and the one that hangs"
+
+
+@pytest.mark.parametrize(("target", "scaled"), [("100ms", []), ("50ms", [2]), ("15ms", [])])
+async def test_answers_that_come_too_slowly_add_replicas_unless_none_would_be_faster(
+    target: str, scaled: list[int]
+) -> None:
+    """Three requests a second of a hundred tokens: 15 sequences in steps of 50 ms, and some more by chance."""
+    world = World(body({"maxReplicas": 4, "targets": {"timePerOutputToken": target}}))
+    for second in range(75):
+        await world.tick(seconds=1.0, arrivals=3 * second, pace=0.06)
+    assert world.scales == scaled
+    [status] = world.statuses[-1:]
+    assert status["signals"]["tpot"]
+    reason = status["reason"]
+    assert scaled != [2] or ("1 would take" in reason and "per output token at p90 > timePerOutputToken 50ms" in reason)
+    assert ("no number of replicas meets timePerOutputToken 15ms" in reason) is (target == "15ms")
 
 
 @pytest.mark.parametrize(("policy", "scaled"), [(None, [3]), (AdmissionPolicy(), [])])

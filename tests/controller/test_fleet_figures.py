@@ -51,10 +51,13 @@ def test_pods_are_counted_by_stage_and_stages_without_any_are_zero() -> None:
 
 def test_targets_and_what_they_are_compared_with_have_the_same_labels() -> None:
     autoscaling = {"minReplicas": 0, "maxReplicas": 4, "targets": {"timeToFirstToken": "500ms", "percentile": 95}}
-    told = {"scaling": {"signals": {"ttft": "1.3s"}, "coldStart": "42s"}}
+    autoscaling["targets"] |= {"timePerOutputToken": "50ms"}
+    told = {"scaling": {"signals": {"ttft": "1.3s", "tpot": "62ms"}, "coldStart": "42s"}}
     registry = scrape(body({"autoscaling": autoscaling}, told))
     assert value(registry, "time_to_first_token_target_seconds", percentile="95") == 0.5
     assert value(registry, "time_to_first_token_seconds", percentile="95") == 1.3
+    assert value(registry, "time_per_output_token_target_seconds", percentile="95") == 0.05
+    assert value(registry, "time_per_output_token_seconds", percentile="95") == 0.062
     assert value(registry, "cold_start_seconds") == 42
     assert (value(registry, "min_replicas"), value(registry, "max_replicas")) == (0, 4)
     assert value(registry, "queue_depth_target") is None

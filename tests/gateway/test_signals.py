@@ -53,10 +53,10 @@ async def test_a_request_is_counted_where_it_passes() -> None:
     seen.first_token()
     seen.first_token()
     assert sum(counters.ttft) == 1, "counted when it comes, and once"
-    seen.usage = Usage(100, 7, PromptTokensDetails(64))
+    seen.usage, seen.num_generated, seen.outcome = Usage(100, 7, PromptTokensDetails(64)), 7, "completed"
     assert counters.output_tokens == 0
     seen.ended(200)
-    assert (counters.num_ended, counters.num_answered, counters.output_tokens) == (1, 1, 7)
+    assert (counters.num_ended, counters.num_answered, counters.output_tokens, sum(counters.tpot)) == (1, 1, 7, 1)
     assert seen.cached_tokens_error == 6
 
 
@@ -122,7 +122,7 @@ async def test_lines_come_by_themselves_and_count_on(start) -> None:
         model = second.models["default/fake"]
         assert (model.num_arrivals, model.num_answered, model.output_tokens) == (2, 2, 8)
         assert model.prompt_tokens > 0
-        assert (model.waiting, model.running, sum(model.ttft)) == (0, 0, 1)
+        assert (model.waiting, model.running, sum(model.ttft), sum(model.tpot)) == (0, 0, 1, 1)
         assert second.uptime_seconds > first.uptime_seconds
 
 

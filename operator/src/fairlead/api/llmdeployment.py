@@ -314,11 +314,15 @@ class ScalingTargets:
     time_to_first_token: Seconds | None = None
     """Longest time from a request's arrival to its first token, waiting included. Predicted from the demand and the
     engines' step costs, and corrected by measurements of streamed requests."""
+    time_per_output_token: Seconds | None = None
+    """Longest mean time between two tokens of an answer. Predicted from the sequences that run on a replica and the
+    engines' step costs, and corrected by measurements of streamed requests. Where a single sequence's steps take longer
+    already, no replica is added for it."""
     percentile: Annotated[int, Constraints(minimum=1, maximum=99)] = 90
-    """Share of requests, in percent, to be served within timeToFirstToken."""
+    """Share of requests, in percent, to be served within timeToFirstToken and timePerOutputToken."""
     tolerance: Annotated[int, Constraints(minimum=0, maximum=50)] = 10
-    """Percent by which timeToFirstToken may be missed before replicas are added, and by which fewer replicas must beat
-    it before any is taken away."""
+    """Percent by which these times may be missed before replicas are added, and by which fewer replicas must beat them
+    before any is taken away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,8 +264,10 @@ AUTOSCALING = (
         "autoscaling.scaleToZeroAfter must be more than 0: the fleet would go between two requests",
     ),
     Rule(
-        "!has(self.targets) || !has(self.targets.tolerance) || has(self.targets.timeToFirstToken)",
-        "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken: it is a share of it",
+        "!has(self.targets) || !has(self.targets.tolerance) || has(self.targets.timeToFirstToken)"
+        " || has(self.targets.timePerOutputToken)",
+        "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken or timePerOutputToken: "
+        "it is a share of them",
     ),
 )
 """On `spec.autoscaling`."""

@@ -79,6 +79,9 @@ class ModelSignals(msgspec.Struct, kw_only=True):
     """From arrival to first token, counted when the token came; of streamed answers. Buckets of `SECONDS_BOUNDS`."""
     predicted_ttft: list[int] = msgspec.field(default_factory=no_seconds)
     """The same as foreseen on arrival, the wait for a replica included; counted on arrival."""
+    tpot: list[int] = msgspec.field(default_factory=no_seconds)
+    """Mean time per output token after the first one, counted when the answer ended; of streamed answers with one
+    sequence. Buckets of `SECONDS_BOUNDS`."""
     uncached_per_request: list[int] = msgspec.field(default_factory=no_tokens)
     """Uncached prompt tokens of each dispatched request. Buckets of `TOKENS_BOUNDS`."""
     num_ready: int = 0

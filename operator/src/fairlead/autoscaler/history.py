@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.autoscaler.arrivals import CAREFUL
+from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.policy import (
+    LONGEST_DEMAND_WINDOW,
     SHORTEST_DEMAND_WINDOW,
     demand_window,
     scale_down_of,
@@ -125,9 +127,12 @@ class History:
 
     def borne_by_these(self, signals: Signals) -> Signals:
         """The signals with waits no older than the present replicas: waiting for a start says nothing about these
-        replicas."""
-        oldest = min(signals.demand.oldest_wait_seconds, self.borne_seconds(signals))
-        return replace(signals, demand=replace(signals.demand, oldest_wait_seconds=oldest))
+        replicas. Times per output token count once the answers of the last minute began on these."""
+        demand = signals.demand
+        answer = demand.output_tokens_per_request * (demand.tpot.percentile(50) or 0.0)
+        tpot = demand.tpot if self.settled_seconds(signals) >= LONGEST_DEMAND_WINDOW + answer else Buckets.seconds()
+        oldest = min(demand.oldest_wait_seconds, self.borne_seconds(signals))
+        return replace(signals, demand=replace(demand, oldest_wait_seconds=oldest, tpot=tpot))
 
     def quiet_seconds(self, signals: Signals) -> float:
         """For how long nobody has asked for anything, counted from when the last replica became ready."""

@@ -31,6 +31,7 @@ import math
 from dataclasses import dataclass
 
 from fairlead.autoscaler.arrivals import LIKELY
+from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.waiting import after, lasting_wait
 from fairlead.routing import predictor, waits
@@ -39,7 +40,7 @@ from fairlead_common.wire.messages import StepCost
 MAX_KV_USE = 0.9
 """Share of a cache for running requests, above which engines soon preempt."""
 MIN_MEASURED = 10
-"""First tokens needed for a measured percentile."""
+"""Answers needed for a measured percentile."""
 HARDLY_CHANCE, LONG_SECONDS = 2.0, 8.0
 """Standard deviations by which a recent rate is taken for less, unless requests wait and it was counted for so long."""
 TRUST = 3.0
@@ -66,7 +67,7 @@ NO_QUEUE, WORKED_OFF = Queue(0.0, 0.0, 0.0, 0.0), Queue(0.0, 0.0, 0.0, 0.0)
 def step_seconds(num_replicas: int, demand: Demand, cost: StepCost) -> float:
     """S(n): seconds of a step on `num_replicas` in the long run; infinite = overloaded."""
     per_output_token = (cost.decode_seq + cost.kv_token * demand.mean_context) / cost.tokens_per_decode
-    work = _prefill_seconds_per_request(demand, cost) * demand.arrivals_per_second
+    work = prefill_seconds_per_request(demand, cost) * demand.arrivals_per_second
     work += per_output_token * demand.output_tokens_per_second
 
     def lasting(base: float, work: float) -> float:
@@ -86,7 +87,7 @@ def slot_seconds(demand: Demand, capacity: Capacity, cost: StepCost) -> float:
         slots=slots,
         kv_tokens=slots * demand.mean_context,
         output_tokens=demand.output_tokens_per_request,
-        prefill_seconds=_prefill_seconds_per_request(demand, cost) + cost.prefill_step,
+        prefill_seconds=prefill_seconds_per_request(demand, cost) + cost.prefill_step,
     )
 
 
@@ -199,9 +200,14 @@ def has_cache(num_replicas: int, demand: Demand, capacity: Capacity) -> bool:
 def measured_ttft(demand: Demand, percentile: float) -> float | None:
     """Seconds at the percentile, exceeded both over the last minute and in its last seconds; None = too few first
     tokens."""
-    if demand.ttft.total < MIN_MEASURED:
+    return lasting_percentile(demand.ttft, demand.recent_ttft, percentile)
+
+
+def lasting_percentile(minute: Buckets, recent: Buckets, percentile: float) -> float | None:
+    """Seconds at the percentile, exceeded in both; None = too few figures."""
+    if minute.total < MIN_MEASURED:
         return None
-    long, short = demand.ttft.percentile(percentile), demand.recent_ttft.percentile(percentile)
+    long, short = minute.percentile(percentile), recent.percentile(percentile)
     return None if long is None or short is None else min(long, short)
 
 
@@ -242,7 +248,7 @@ def predicted_waiting(num_replicas: int, signals: Signals) -> float:
     return demand.waiting + max(0.0, demand.running - capacity.max_num_seqs * num_replicas)
 
 
-def _prefill_seconds_per_request(demand: Demand, cost: StepCost) -> float:
+def prefill_seconds_per_request(demand: Demand, cost: StepCost) -> float:
     """Seconds added by the prompt of one request to the steps with its prefill."""
     uncached = demand.uncached_tokens_per_request
     context = predictor.prefill_context(max(0.0, demand.prompt_tokens_per_request - uncached), uncached)

@@ -199,6 +199,8 @@ class Readings:
             ttft=_times(workload, "ttft"),
             recent_ttft=_times(newest, "ttft"),
             predicted_ttft=_times(workload, "predicted_ttft"),
+            tpot=_times(workload, "tpot"),
+            recent_tpot=_times(newest, "tpot"),
             idle_seconds=self.time - max((each.active_at.get(model, -math.inf) for each in windows), default=self.time),
             loads=loads,
             capacity=Capacity.of(loads.values()),

@@ -99,6 +99,10 @@ class Demand:
     """The part of `ttft` in the last few seconds."""
     predicted_ttft: Buckets = field(default_factory=Buckets.seconds)
     """The gateways' predictions for the same requests."""
+    tpot: Buckets = field(default_factory=Buckets.seconds)
+    """Measured times per output token of streamed answers that ended in the last minute."""
+    recent_tpot: Buckets = field(default_factory=Buckets.seconds)
+    """The part of `tpot` in the last few seconds."""
     idle_seconds: float = 0.0
     """Since a request last came, waited or ran at a gateway, as far as gateways have been followed."""
     loads: Mapping[str, ReplicaSignals] = field(default_factory=dict)
@@ -203,7 +207,7 @@ class Signals:
         return self.demand.num_gateways > 0 and not self.demand.num_missing and not self.demand.num_stale
 
     def figures(self, percentile: float) -> dict[str, int | float | None]:
-        """The decision's inputs by name, for logs. Times to first token are at the percentile."""
+        """The decision's inputs by name, for logs. Times to first and per output token are at the percentile."""
         demand, cost = self.demand, self.demand.capacity.step_cost if self.demand.capacity else None
         own = ("desired", "ready", "starting", "draining", "hanging")
         asked = (
@@ -215,6 +219,7 @@ class Signals:
             **{name: getattr(demand, name) for name in asked},
             "ttft_seconds": demand.ttft.percentile(percentile),
             "predicted_ttft_seconds": demand.predicted_ttft.percentile(percentile),
+            "tpot_seconds": demand.tpot.percentile(percentile),
             "step_base_seconds": cost.base if cost else None,
             "cold_start_seconds": self.cold_start_seconds,
             "age_seconds": demand.age_seconds,

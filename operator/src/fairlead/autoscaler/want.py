@@ -34,6 +34,7 @@ from fairlead.autoscaler.prediction import (
 )
 from fairlead.autoscaler.recommendation import Draft, counted, per_second, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.tpot import expected_pace, out_of_reach, slow_tokens
 
 STILL_WORTH = 0.9
 """Share of the arrivals at a regret, below which the same number is tried again."""
@@ -81,9 +82,11 @@ def _draft(
 ) -> Draft:
     if number == most_replicas(spec) and (lack := shortfall(number, signals, spec, measured=measured)):
         return Draft(number, number, f"even {number} {lack}, and {bound_in_words(spec, 'maxReplicas', number)}")
+    targets, demand = targets_of(spec), signals.demand
+    hopeless = f"; {why}" if (why := out_of_reach(signals, targets)) else ""
     if number > 1:
-        return Draft(number, number, f"{number - 1} {lacking(number - 1)}")
-    targets, demand = targets_of(spec), signals.demand  # what is to be expected of a single replica
+        return Draft(number, number, f"{number - 1} {lacking(number - 1)}{hopeless}")
+    # what is to be expected of a single replica
     rate = per_second(demand.arrivals_per_second)
     parts = [f"{counted(demand.waiting, 'request')} waiting and {demand.running} running at {rate}"]
     if not (demand.waiting or demand.running or demand.arrivals_per_second_high):
@@ -93,7 +96,11 @@ def _draft(
         if expected is not None and math.isfinite(expected):
             target = seconds_in_words(targets.time_to_first_token)
             parts.append(f"first tokens at p{targets.percentile} in {seconds_in_words(expected)} (target {target})")
-    return Draft(number, number, ", ".join(parts))
+    pace = expected_pace(1, signals, targets.percentile)
+    if targets.time_per_output_token is not None and pace is not None and not hopeless:
+        target = seconds_in_words(targets.time_per_output_token)
+        parts.append(f"{seconds_in_words(pace.seconds)} per output token (target {target})")
+    return Draft(number, number, ", ".join(parts) + hopeless)
 
 
 def _sleep(signals: Signals, spec: Autoscaling, history: History) -> Draft | None:
@@ -170,11 +177,9 @@ def shortfall(
     if targets.queue_depth is not None and waiting > targets.queue_depth * num_replicas:
         return f"would leave {counted(math.ceil(waiting), 'request')} waiting (queueDepth {targets.queue_depth})"
     target = targets.time_to_first_token
-    if target is None:
-        return ""
-    expected = expected_ttft(num_replicas, signals, targets.percentile, measured, queue)
-    if expected is None or expected <= target * (1.0 + tolerance):
-        return ""
+    expected = None if target is None else expected_ttft(num_replicas, signals, targets.percentile, measured, queue)
+    if target is None or expected is None or expected <= target * (1.0 + tolerance):
+        return slow_tokens(num_replicas, signals, targets, tolerance)
     if math.isinf(expected):
         return overload(num_replicas, signals)
     would = "have" if num_replicas == signals.ready and expected == measured else "would have"

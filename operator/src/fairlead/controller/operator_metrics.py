@@ -119,6 +119,15 @@ _FIGURES: dict[str, tuple[str, tuple[str, ...]]] = {
         "told one lately.",
         ("percentile",),
     ),
+    "time_per_output_token_target_seconds": (
+        "Time per output token that the fleet is held to, at that percentile.",
+        ("percentile",),
+    ),
+    "time_per_output_token_seconds": (
+        "Time per output token at the target's percentile, as the autoscaler last said it; absent while no stream has "
+        "told one lately.",
+        ("percentile",),
+    ),
     "cold_start_seconds": ("Mean of what pods have taken from creation to ready.", ()),
     "startup_seconds": (
         "What the replica took that was last to become ready, by stage: schedule, image, download or load.",
@@ -188,13 +197,12 @@ def figures(observed: Observed) -> Iterable[Figure]:
         yield "queue_depth_target", (), float(targets.queue_depth)
     if targets.time_to_first_token is not None:
         yield "time_to_first_token_target_seconds", percentile, targets.time_to_first_token
+    if targets.time_per_output_token is not None:
+        yield "time_per_output_token_target_seconds", percentile, targets.time_per_output_token
     scaling = status.get("scaling") or {}  # where the autoscaler says what its decision rests on
-    with suppress(ValueError):
-        yield (
-            "time_to_first_token_seconds",
-            percentile,
-            parse_duration((scaling.get("signals") or {}).get("ttft") or ""),
-        )
+    for name, signal in (("time_to_first_token_seconds", "ttft"), ("time_per_output_token_seconds", "tpot")):
+        with suppress(ValueError):
+            yield name, percentile, parse_duration((scaling.get("signals") or {}).get(signal) or "")
     with suppress(ValueError):
         yield "cold_start_seconds", (), parse_duration(scaling.get("coldStart") or "")
 

@@ -111,7 +111,7 @@ def without(status: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any
 def scaling_status(
     signals: Signals, percentile: float, recommendation: Recommendation, history: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """`status.scaling`, with rounded figures. `percentile`: of the times to first token, in percent. `history`: changes
+    """`status.scaling`, with rounded figures. `percentile`: of the times per token, in percent. `history`: changes
     of the count, newest first."""
     scaling: dict[str, Any] = {"desired": recommendation.replicas, "reason": recommendation.reason}
     if history:
@@ -122,14 +122,17 @@ def scaling_status(
 
 
 def seen_status(demand: Demand, percentile: float, *, num_ready: int) -> dict[str, Any]:
-    """`status.scaling` without a decision: the gateways' figures; empty = none can be read. Times to first token of
-    earlier replicas are left out when none is ready."""
+    """`status.scaling` without a decision: the gateways' figures; empty = none can be read. Times of earlier replicas
+    are left out when none is ready."""
     if not demand.num_gateways:
         return {}
     seen: dict[str, Any] = {"queue": int(rounded(demand.waiting)), "running": int(rounded(demand.running))}
     ttft = demand.ttft.percentile(percentile)
     if ttft is not None and num_ready:
         seen["ttft"] = seconds_in_words(ttft)
+    tpot = demand.tpot.percentile(percentile)
+    if tpot is not None and num_ready:
+        seen["tpot"] = seconds_in_words(tpot)
     if missing := demand.num_missing + demand.num_stale:
         seen["missingGateways"] = missing
     return {"signals": seen}

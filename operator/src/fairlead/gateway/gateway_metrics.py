@@ -76,6 +76,10 @@ _HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
         "From a request's arrival to its first token, or to its vectors; not of text that is not streamed",
         _SECONDS,
     ),
+    "time_per_output_token_seconds": (
+        "Mean time between two tokens of an answer; of streams of one sequence that ended well",
+        _SHORT_SECONDS,
+    ),
     "request_duration_seconds": ("From a request's arrival to its end", _SECONDS),
     "queue_wait_seconds": ("Time a request waited in the gateway for a replica, also in vain", _SECONDS),
     "predicted_time_to_first_token_seconds": (
@@ -201,6 +205,8 @@ class GatewayMetrics(Observer, Collector):
         self._count("requests_total", model, str(seen.outcome), str(seen.status))
         if not seen.is_spare:
             self._observe("request_duration_seconds", model, seen.duration_seconds)
+            if seen.tpot_seconds is not None:
+                self._observe("time_per_output_token_seconds", model, seen.tpot_seconds)
         if (seen.num_attempts or seen.queue_seconds) and not seen.is_spare:  # who waited in vain waited longest
             self._observe("queue_wait_seconds", model, seen.queue_seconds)
         if seen.client is not None:

@@ -109,6 +109,8 @@ class Observation:
     duration_seconds: float = 0.0
     usage: Usage | None = None
     """As told by the engine; None for broken streams and for clients that left."""
+    num_generated: int | None = None
+    """Output tokens of the request's one sequence; None = not known, or of several sequences side by side."""
     num_passed_tokens: int = 0
     """Events with tokens that passed; an engine may send several tokens in one event."""
 
@@ -151,6 +153,14 @@ class Observation:
         if self.ttft_seconds is None or not self.shows_ttft:
             return None
         return self.ttft_seconds - self.dispatched_after_seconds
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        """Mean time per output token after the first one; None = not streamed to the end, or a single token."""
+        if not self.stream or self.ttft_seconds is None or self.outcome != RequestOutcome.COMPLETED:
+            return None
+        further = (self.num_generated or 0) - 1
+        return (self.duration_seconds - self.ttft_seconds) / further if further > 0 else None
 
     @property
     def cached_tokens_error(self) -> int | None:
@@ -250,6 +260,8 @@ class ModelCounters(ModelSignals, Observer):
         if seen.usage is not None and seen.usage.completion_tokens is not None:
             self.num_answered += 1
             self.output_tokens += seen.usage.completion_tokens
+        if seen.tpot_seconds is not None:
+            count_seconds(self.tpot, seen.tpot_seconds)
 
 
 class Refusals:

@@ -51,6 +51,7 @@ class Request(ModelSequence):
     """A request; the cached part of the prompt counts as computed."""
 
     arrived: float
+    first_token_at: float = 0.0
 
 
 class ScaledReplica(TimedEngine):
@@ -99,7 +100,7 @@ class Workload:
 
 
 class ScaledFleet:
-    """After `run`: `changes`, `decisions` and `first_tokens` tell what happened."""
+    """After `run`: `changes`, `decisions`, `first_tokens` and `token_times` tell what happened."""
 
     def __init__(
         self,
@@ -139,6 +140,8 @@ class ScaledFleet:
         self.decisions: list[tuple[Signals, Recommendation]] = []
         self.first_tokens: list[tuple[float, float]] = []
         """Time and TTFT of each first token."""
+        self.token_times: list[tuple[float, float]] = []
+        """Time of each answer's end, and its mean time per output token after the first one."""
         self.is_silent = False
         """Whether the gateway sends no signals; may be set between runs."""
         self.replica_seconds = 0.0
@@ -235,11 +238,18 @@ class ScaledFleet:
     def note(self, outcome: StepOutcome) -> None:
         """The gateway's share of a replica's step."""
         for request in outcome.answered:
+            assert isinstance(request, Request)
             if request.num_generated == 1:
-                assert isinstance(request, Request)
+                request.first_token_at = self.time
                 seconds = self.time - request.arrived
                 self.first_tokens.append((self.time, seconds))
                 count_seconds(self.counted.ttft, seconds)
+        for request in outcome.finished:
+            assert isinstance(request, Request)
+            if request.num_generated > 1:
+                seconds = (self.time - request.first_token_at) / (request.num_generated - 1)
+                self.token_times.append((self.time, seconds))
+                count_seconds(self.counted.tpot, seconds)
         self.counted.output_tokens += sum(request.num_generated for request in outcome.finished)
         self.counted.num_ended += len(outcome.finished)
         self.counted.num_answered += len(outcome.finished)

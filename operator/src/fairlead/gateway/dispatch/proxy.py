@@ -192,6 +192,7 @@ class Proxy:
             seen.usage, seen.num_passed_tokens = events.usage, events.num_tokens
             if events.usage is not None:
                 attempt.generated(events.usage.completion_tokens)
+                seen.num_generated = attempt.sent.num_generated
         if not (events.done or events.failed):
             raise TransportError("the stream ended without saying that it is complete", begun=True)
         if events.failed:
