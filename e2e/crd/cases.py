@@ -489,6 +489,7 @@ FULL = deployment(
                 "maxReplicas": 8,
             }
         ],
+        "priority": 10,
         "targets": {
             "queueDepth": 4,
             "timeToFirstToken": "1.5s",

@@ -84,6 +84,8 @@ def test_profiles_are_added_to_the_built_in_ones_and_replace_those_of_the_same_n
         ),
         ({"profiles": {"x": {"affinity": {"nodeAfinity": {}}}}}, "profiles.x.affinity.nodeAfinity", "nodeAffinity?"),
         ({"profiles": {"x": {"affinity": {"podAffinity": []}}}}, "profiles.x.affinity.podAffinity", "certain pods"),
+        ({"gpuBudgets": [{"name": "a", "gpus": 1, "profiles": ["x"]}]}, "gpuBudgets[0].profiles", "cpu-small"),
+        ({"gpuBudgets": [{"name": "a", "gpus": 1}, {"name": "a", "gpus": 2}]}, "gpuBudgets[1]", "GPUs that"),
         (["list"], "file", "key: value"),
     ],
 )

@@ -22,6 +22,7 @@ from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
 from fairlead.manifests.children import children
+from fairlead.operator_settings import GpuBudget
 from fairlead_common.wire.messages import StepCost
 from fairlead_common.wire.profiles import EngineProfile
 from fairlead_testing.clock import run_in_virtual_time
@@ -69,9 +70,13 @@ LOAD = ReplicaSignals(
 class World:
     """An autoscaler whose gateways, writes, Events and clock a test plays. What it writes, it sees."""
 
-    def __init__(self, deployment: JsonObject, policy: AdmissionPolicy | None = None) -> None:
+    def __init__(
+        self, deployment: JsonObject, policy: AdmissionPolicy | None = None, budgets: tuple[GpuBudget, ...] = ()
+    ) -> None:
         self.body = deployment
         self.pods = [pod("a")]
+        self.extra: dict[str, Any] = {}
+        """Objects of other LLMDeployments, by index."""
         self.children: list[JsonObject] = []
         self.waiting = 0
         self.waiting_tokens = 0
@@ -91,9 +96,10 @@ class World:
         self.announced: list[Announcement] = []
         self.refusal: KubeError | None = None
         self.hanging: dict[str, str] = {}
+        told = replace(SETTINGS, autoscaler_interval=5.0, admission_policy=policy, gpu_budgets=budgets)
         self.autoscaler = Autoscaler(
             Cluster(None, hanging=lambda: self.hanging), self, self, self, self.metrics,
-            interval=5.0, policy=policy, clock=lambda: self.time,
+            settings=told, clock=lambda: self.time,
             now=lambda: self.now,
         )  # fmt: skip
 
@@ -140,6 +146,7 @@ class World:
     def bind(self) -> None:
         """What kopf has seen."""
         indexes = {"llmdeployments": {KEY: [self.body]}, "pods": {KEY: self.pods}}
+        indexes = {name: found | self.extra.get(name, {}) for name, found in indexes.items()}
         indexes |= {"children": {KEY: self.children}, "name_claims": {}}
         self.autoscaler.cluster.bind(indexes)
 
@@ -529,6 +536,24 @@ async def test_a_request_at_zero_starts_a_replica_long_before_the_next_regular_l
         gateway.say(waiting=1, num_arrivals=1, wake=True)
         await fleet.until(lambda status: status.get("desiredReplicas") == 1)
         assert (await fleet.get(DEPLOYMENTS, "dinghy-engine"))["spec"]["replicas"] == 1
+
+
+async def test_replicas_wait_for_the_gpus_of_a_budget_and_the_sentence_says_who_has_them() -> None:
+    """Three requests wait for one replica; of three GPUs an LLMDeployment that nobody scales has two."""
+    gpu, other = {"resources": {"gpus": 1}}, ("default", "other")
+    world = World(body(SCALED, **gpu), budgets=(GpuBudget(name="a100s", gpus=3, namespaces=("default",)),))
+    for num_held in (2, 1):
+        held = body(None, replicas=num_held, **gpu)
+        held["metadata"] |= {"name": "other", "uid": "v"}
+        world.extra = {"llmdeployments": {other: [held]}, "pods": {other: [pod(f"x{n}") for n in range(num_held)]}}
+        await world.tick(waiting=3)
+        if num_held == 2:
+            assert world.scales == []
+            assert world.statuses[-2]["reason"] == (
+                "1 replica: 3 are needed because 2 would leave 3 requests waiting (queueDepth 1), but 2 of 3 wanted "
+                "replicas wait for GPU budget a100s: 3 of 3 GPUs, of which default/other (priority 0) holds 2"
+            )
+    assert world.scales == [2]
 
 
 class Broken(Readings):

@@ -143,6 +143,24 @@ BUILT_IN_PROFILES: Mapping[str, Profile] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBudget:
+    """GPUs that the replicas of several LLMDeployments may have together."""
+
+    name: Annotated[str, Constraints(pattern=DNS_LABEL_PATTERN)]
+    """Names the budget in the sentences of those who wait for it."""
+    gpus: Annotated[int, Constraints(minimum=0)]
+    """Most GPUs, of any vendor and size."""
+    profiles: tuple[str, ...] = ()
+    """Profiles whose replicas count. Default: all, and replicas without a profile."""
+    namespaces: tuple[Annotated[str, Constraints(pattern=DNS_LABEL_PATTERN)], ...] = ()
+    """Namespaces whose replicas count. Default: all."""
+
+    def covers(self, namespace: str, profile: str) -> bool:
+        """Whether an LLMDeployment there is under it. `profile`: empty = it names its resources itself."""
+        return (not self.profiles or profile in self.profiles) and (not self.namespaces or namespace in self.namespaces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodIds:
     """Ids that a pod's processes and files have. None = the cluster or the image chooses."""
 
@@ -196,6 +214,11 @@ class OperatorSettings:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     """Name → profile; added to the built-in ones (cpu-small, cpu-medium, cpu-large, gpu), where they replace those of
     the same name."""
+    gpu_budgets: Annotated[
+        tuple[GpuBudget, ...], Constraints(max_items=64, list_type="map", list_map_keys=("name",))
+    ] = ()
+    """GPUs that the autoscaler shares, by `autoscaling.priority` and then by who misses its targets most. Replicas that
+    it does not scale count first; it adds none beyond a budget. Default: no bounds but maxReplicas."""
     default_profile: str = "cpu-small"
     """Profile of LLMDeployments that name neither a profile nor resources. Empty = they reserve nothing."""
     gateway_namespace: str = names.SYSTEM_NAMESPACE
@@ -249,6 +272,10 @@ class OperatorSettings:
         if self.default_profile and self.default_profile not in self.all_profiles:
             known = ", ".join(sorted(self.all_profiles))
             raise SettingsError("defaultProfile", f"{self.default_profile!r} is not a profile", f"use one of {known}")
+        for index, budget in enumerate(self.gpu_budgets):
+            if unknown := [each for each in budget.profiles if each not in self.all_profiles]:
+                hint = f"use some of {', '.join(sorted(self.all_profiles))}"
+                raise SettingsError(f"gpuBudgets[{index}].profiles", f"{unknown[0]!r} is not a profile", hint)
         for name, profile in self.profiles.items():
             for index, variable in enumerate(profile.env):
                 _check_variable(f"profiles.{name}.env[{index}]", variable)

@@ -38,6 +38,7 @@ downloadEnvironment: {{ toJson .Values.downloads.environment }}
 {{- if .Values.admissionPolicy.enabled }}
 admissionPolicy: {{ omit .Values.admissionPolicy "enabled" "validatingAdmissionPolicy" | toJson }}
 {{- end }}
+gpuBudgets: {{ toJson .Values.gpuBudgets }}
 defaultProfile: {{ .Values.defaultProfile | quote }}
 profiles:
   {{- range $name, $profile := .Values.profiles }}

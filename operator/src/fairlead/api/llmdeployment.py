@@ -397,6 +397,9 @@ class Autoscaling:
         Constraints(max_items=16, list_type="map", list_map_keys=("name",)),
     ] = ()
     """Other bounds at times of the week. Of several that apply at a time, the first does."""
+    priority: Annotated[int, Constraints(minimum=-1000, maximum=1000)] = 0
+    """Who gets GPUs first where a budget of the operator's settings (gpuBudgets) has too few: the higher number, which
+    may also take replicas above minReplicas from lower ones."""
     targets: ScalingTargets | None = None
     """What the fleet is held to."""
     scale_up: ScaleUp | None = None

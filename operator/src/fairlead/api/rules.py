@@ -246,10 +246,10 @@ AUTOSCALING = (
     ),
     Rule(
         "!has(self.mode) || self.mode != 'External' || !(has(self.minReplicas) || has(self.maxReplicas) || "
-        "has(self.schedules) || has(self.targets) || has(self.scaleUp) || has(self.scaleDown) || "
+        "has(self.schedules) || has(self.priority) || has(self.targets) || has(self.scaleUp) || has(self.scaleDown) || "
         "has(self.scaleToZeroAfter))",
-        "autoscaling.mode External excludes minReplicas, maxReplicas, schedules, targets, scaleUp, scaleDown and "
-        "scaleToZeroAfter: the external autoscaler has its own",
+        "autoscaling.mode External excludes minReplicas, maxReplicas, schedules, priority, targets, scaleUp, "
+        "scaleDown and scaleToZeroAfter: the external autoscaler has its own",
     ),
     Rule(
         "(has(self.mode) && self.mode == 'External') || has(self.maxReplicas)",

@@ -5,6 +5,7 @@ Called by the operator's tick. Deterministic: reads no clock and keeps no state.
 
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.quantities import format_duration
+from fairlead.autoscaler.gpu_sharing import Grant
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import bound_in_words, fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.recommendation import Draft, Recommendation, are, counted, seconds_in_words
@@ -19,10 +20,26 @@ nothing proves the demand: no step cost is known, or no replica is ready yet."""
 def recommend(signals: Signals, spec: Autoscaling, history: History) -> Recommendation:
     """The smallest number of replicas that meets the targets, reached without haste. `history`: of the earlier
     ticks."""
+    return decide(signals, spec, history).explained(signals)
+
+
+def decide(signals: Signals, spec: Autoscaling, history: History) -> Draft:
+    """The same without its sentence."""
     seen = history.complete(signals)
     draft = want(seen, spec, history)  # the smallest number that is enough
     draft = stabilise(draft, seen, spec, history)  # more only when it lasts, fewer only when it is sure
-    return limit(draft, seen, spec, history).explained(seen)  # not too many at once; minReplicas and maxReplicas
+    return limit(draft, seen, spec, history)  # not too many at once; minReplicas and maxReplicas
+
+
+def granted(draft: Draft, grant: Grant, signals: Signals, spec: Autoscaling, history: History) -> Draft:
+    """Within the GPUs of the budgets. Replicas that others are to have go in the steps of `scaleDown`, one after the
+    other has drained, but without waiting for a surplus."""
+    if grant.replicas >= draft.replicas:
+        return draft
+    draft = draft.but(grant.replicas, grant.because)
+    if draft.replicas < signals.desired and signals.draining:
+        return draft.but(signals.desired, f"{are(signals.draining)} still draining")
+    return _paced(draft, signals, spec, history)
 
 
 def stabilise(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -> Draft:
@@ -51,7 +68,7 @@ def stabilise(draft: Draft, signals: Signals, spec: Autoscaling, history: Histor
 
 def limit(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -> Draft:
     """Not too many at once, and never outside minReplicas and maxReplicas."""
-    current, up, down = signals.desired, scale_up_of(spec), scale_down_of(spec)
+    current, up = signals.desired, scale_up_of(spec)
     start = min([current, *history.counts(signals.time, up.period)])
     capacity = signals.demand.capacity
     is_proven = signals.ready > 0 and capacity is not None and capacity.step_cost is not None
@@ -59,15 +76,22 @@ def limit(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -
     if draft.replicas > max(current, start + step):
         most = max(current, start + step)
         draft = draft.but(most, f"at most {step} are added in {format_duration(up.period)}")
-    if down.max_step is not None and 0 < draft.replicas < current:
-        fewest = min(current, max([current, *history.counts(signals.time, down.period)]) - down.max_step)
-        if draft.replicas < fewest:
-            draft = draft.but(fewest, f"at most {down.max_step} are taken away in {format_duration(down.period)}")
+    draft = _paced(draft, signals, spec, history)
     if draft.replicas < (fewest := fewest_replicas(spec)):
         draft = draft.but(fewest, bound_in_words(spec, "minReplicas", fewest))
     if draft.replicas > most_replicas(spec):
         draft = draft.but(most_replicas(spec), bound_in_words(spec, "maxReplicas", most_replicas(spec)))
     return draft
+
+
+def _paced(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -> Draft:
+    current, down = signals.desired, scale_down_of(spec)
+    if down.max_step is None or not 0 < draft.replicas < current:
+        return draft
+    fewest = min(current, max([current, *history.counts(signals.time, down.period)]) - down.max_step)
+    if draft.replicas >= fewest:
+        return draft
+    return draft.but(fewest, f"at most {down.max_step} are taken away in {format_duration(down.period)}")
 
 
 def obstacle(signals: Signals, history: History, window: float) -> str:

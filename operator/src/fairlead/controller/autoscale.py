@@ -11,22 +11,22 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.author_rules import refusals
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode, broken_rules
 from fairlead.api.model_cache import ModelCache
 from fairlead.api.names import SCALING_HISTORY_LENGTH
 from fairlead.api.quantities import parse_duration
+from fairlead.autoscaler.gpu_sharing import Claim, Grant, lateness, share
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import demand_window, targets_of
+from fairlead.autoscaler.policy import demand_window, fewest_replicas, targets_of
 from fairlead.autoscaler.readings import Readings
-from fairlead.autoscaler.recommend import recommend
-from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.recommend import decide, granted
+from fairlead.autoscaler.recommendation import Draft, Recommendation
 from fairlead.autoscaler.schedules import bounds_at
 from fairlead.autoscaler.signals import Capacity, Signals
 from fairlead.controller.events import Announcement, EventRecorder, EventType
@@ -36,10 +36,13 @@ from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.pod_starts import download_seconds, start_seconds
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
+from fairlead.fit.replica_memory import replica_gpus, replica_profile_name
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import ReplicaPods
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.manifests.measured_profile import mounted_profile
+from fairlead.manifests.source import CannotBuild
+from fairlead.operator_settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +71,15 @@ class ScaleTarget:
     def name(self) -> str:
         """`namespace/name`."""
         return "/".join(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is wanted of one LLMDeployment at a tick."""
+
+    target: ScaleTarget
+    signals: Signals
+    draft: Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +153,8 @@ def measured_capacity(target: ScaleTarget) -> Capacity | None:
 class Autoscaler:
     """`run()` ticks until cancelled.
 
-    `interval`: most seconds between ticks. `policy`: LLMDeployments that it refuses keep their replicas. `clock`:
-    monotonic, for windows. `now`: for times that people read.
+    `settings`: the interval between ticks, the policy (LLMDeployments that it refuses keep their replicas) and the
+    budgets of GPUs. `clock`: monotonic, for windows. `now`: for times that people read.
     """
 
     cluster: Cluster
@@ -151,15 +163,17 @@ class Autoscaler:
     recorder: EventRecorder
     metrics: OperatorMetrics
     _: KW_ONLY
-    interval: float
-    policy: AdmissionPolicy | None = None
+    settings: OperatorSettings
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def __post_init__(self) -> None:
+        self.interval, self.policy = self.settings.autoscaler_interval, self.settings.admission_policy
         self._memories: dict[Key, ScalingMemory] = {}
         self._read: dict[Key, tuple[JsonObject, LLMDeployment | None]] = {}
         """Objects as last seen, and decoded."""
+        self._gpu_uses: dict[Key, tuple[JsonObject, Claim | None]] = {}
+        """Objects as last seen, and what they hold."""
         self._told_at: dict[Key, float] = {}
         """When the status of unscaled LLMDeployments was last written."""
 
@@ -183,25 +197,78 @@ class Autoscaler:
         if not self.cluster.is_bound:
             return
         readings = self.gateways.readings()  # what every gateway has said lately
+        looks: list[Look] = []
         for target in list(self.targets()):  # LLMDeployments with autoscaling.mode Fairlead
             try:
-                await self.look(target, readings)
+                looks.append(self.look(target, readings))
+            except Exception:  # a mistake of ours, and only this one's: the others are scaled all the same
+                logger.exception("%s could not be scaled; tried again at the next tick", target.name)
+        grants = share(self.claims(looks), {each.name: each.gpus for each in self.settings.gpu_budgets})
+        for look in looks:
+            try:
+                await self.follow(look, grants.get(look.target.name))
             except KubeError as e:
                 if e.status == 409:  # somebody else wrote the object since it was seen: looks again soon
                     self.gateways.woken.set()
                 else:
-                    logger.warning("%s: cannot write the scale or its status: %s", target.name, e)
-            except Exception:  # a mistake of ours, and only this one's: the others are scaled all the same
-                logger.exception("%s could not be scaled; tried again at the next tick", target.name)
+                    logger.warning("%s: cannot write the scale or its status: %s", look.target.name, e)
         await self.report_others(readings)
 
-    async def look(self, target: ScaleTarget, readings: Readings) -> None:
-        """One look at one LLMDeployment. Raises KubeError."""
+    def look(self, target: ScaleTarget, readings: Readings) -> Look:
+        """One look at one LLMDeployment."""
         memory = self.memory(target)
         if memory.history.capacity is None:
             memory.history = memory.history.begun_with(measured_capacity(target))
         signals = self.signals(target, readings)  # what is asked, how it is borne, by what
-        recommendation = recommend(signals, target.autoscaling, memory.history)  # pure; stabilised and limited
+        return Look(target, signals, decide(signals, target.autoscaling, memory.history))  # pure; stabilised, limited
+
+    def claims(self, looks: Sequence[Look]) -> list[Claim]:
+        """Of every LLMDeployment under a budget of GPUs; those that were not looked at keep their replicas."""
+        claims, known = [], {look.target.key: look for look in looks}
+        for key in sorted(self.cluster.keys()) if self.settings.gpu_budgets else ():
+            observed, look = self.cluster.last_seen(key), known.get(key)
+            use = None if observed is None else self._gpu_use(key, observed.body)
+            if observed is None or use is None:
+                continue
+            stages = [each.stage for each in observed.diagnoses]
+            leaving = stages.count(Stage.DRAINING)
+            if look is None:
+                is_going = "deletionTimestamp" in observed.body["metadata"]
+                current = len(stages) - leaving if is_going else use.current
+                claims.append(replace(use, current=current, wanted=current, leaving=leaving, is_scaled=False))
+                continue
+            autoscaling = look.target.autoscaling
+            claims.append(
+                replace(
+                    use, wanted=look.draft.replicas, fewest=fewest_replicas(autoscaling), leaving=leaving,
+                    priority=autoscaling.priority, lateness=lateness(look.signals, autoscaling),
+                )
+            )  # fmt: skip
+        return claims
+
+    def _gpu_use(self, key: Key, body: JsonObject) -> Claim | None:
+        """The GPUs of a replica, the budgets and the replicas asked for; None = under no budget. Made once per
+        change."""
+        known = self._gpu_uses.get(key)
+        if known is None or known[0] is not body:
+            found = None
+            with suppress(InvalidSpec, CannotBuild):  # such have no replicas
+                deployment = LLMDeployment.from_body(body)
+                profile, gpus = replica_profile_name(deployment, self.settings), replica_gpus(deployment, self.settings)
+                budgets = tuple(each.name for each in self.settings.gpu_budgets if each.covers(key[0], profile))
+                current = deployment.desired_replicas
+                if gpus and budgets:
+                    found = Claim(name="/".join(key), gpus=gpus, budgets=budgets, current=current, wanted=current)
+            known = self._gpu_uses[key] = body, found
+        return known[1]
+
+    async def follow(self, look: Look, grant: Grant | None) -> None:
+        """Asks for the replicas that are wanted, as far as GPUs were granted. Raises KubeError."""
+        target, signals, memory = look.target, look.signals, self.memory(look.target)
+        draft = look.draft
+        if grant is not None:
+            draft = granted(draft, grant, signals, target.autoscaling, memory.history)
+        recommendation = draft.explained(signals)
         memory.history = memory.history.remember(recommendation, signals, target.autoscaling)
         self.metrics.recommended(target.name, desired=recommendation.replicas, wanted=recommendation.wanted)
         if recommendation.replicas != signals.desired:
@@ -212,6 +279,7 @@ class Autoscaler:
         """LLMDeployments that Fairlead scales. Those with an invalid or refused spec keep their replicas."""
         keys = sorted(self.cluster.keys())
         self._read = {key: self._read[key] for key in keys if key in self._read}
+        self._gpu_uses = {key: self._gpu_uses[key] for key in keys if key in self._gpu_uses}
         for key in keys:
             observed = self.cluster.last_seen(key)
             if observed is None or observed.body["metadata"].get("deletionTimestamp"):

@@ -121,8 +121,7 @@ class Operator:
             SubresourceWriter(client),
             recorder,
             self.metrics,
-            interval=settings.autoscaler_interval,
-            policy=settings.admission_policy,
+            settings=settings,
         )
         self.metrics.waiting.set_function(lambda: self.queue.num_waiting)
         self.metrics.watch_fleet(self.cluster)

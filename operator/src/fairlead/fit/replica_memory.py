@@ -1,5 +1,6 @@
 """A replica's memory, from its LLMDeployment and the operator's profiles."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -18,15 +19,25 @@ _HOW = "write profiles.{name}.gpuMemory into the operator's settings"
 
 def replica_memory(deployment: LLMDeployment, settings: OperatorSettings) -> Memory:
     """Raises CannotBuild for an unknown profile, and for a number of GPUs other than `engine.tensorParallelSize`."""
-    profile, resources = replica_profile(deployment, settings), deployment.spec.resources
-    name = resources.profile or settings.default_profile
-    if resources.gpus is not None or resources.requests or resources.limits:
-        name = ""
+    profile, name = replica_profile(deployment, settings), replica_profile_name(deployment, settings)
     memory = profile_memory(profile, name, deployment.spec.engine.tensor_parallel_size)
     template = deployment.spec.template.spec
     named = (each for group in ("containers", "initContainers") for each in template.get(group) or ())
     is_certain = not any(each.get("resources") for each in named if each.get("name") == names.ENGINE_CONTAINER)
     return replace(memory, is_certain=is_certain)
+
+
+def replica_profile_name(deployment: LLMDeployment, settings: OperatorSettings) -> str:
+    """Empty = the LLMDeployment has resources of its own."""
+    resources = deployment.spec.resources
+    has_own = resources.gpus is not None or resources.requests or resources.limits
+    return "" if has_own else resources.profile or settings.default_profile
+
+
+def replica_gpus(deployment: LLMDeployment, settings: OperatorSettings) -> int:
+    """GPUs that one replica takes. Raises CannotBuild as `replica_memory`."""
+    profile = replica_profile(deployment, settings)
+    return math.ceil(max(_num_gpus(profile.limits), _num_gpus(profile.requests)))
 
 
 def other_profiles(deployment: LLMDeployment, settings: OperatorSettings) -> dict[str, Memory]:

@@ -1,0 +1,138 @@
+"""GPU budgets: which replicas of several LLMDeployments there may be, where together they want more GPUs than a budget
+has. Pure; the operator's tick calls `share` with every LLMDeployment's wanted number, after `recommend`.
+
+Each LLMDeployment's fair number is found first:
+
+1. what Fairlead does not scale keeps its replicas;
+2. `minReplicas` of all, the more important first;
+3. by priority: among equals, replicas that there are stay, and each further one goes in turn, the latest first.
+
+Then replicas are added within what is free now. Who has more than a fair number goes down to it at the pace of its own
+scale-down, so a budget is never exceeded, and equals take nothing from each other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from fairlead.api.llmdeployment import Autoscaling
+from fairlead.autoscaler.policy import targets_of
+from fairlead.autoscaler.signals import Signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one LLMDeployment has and wants."""
+
+    name: str
+    """`namespace/name`."""
+    gpus: int
+    """Of one replica; at least 1."""
+    budgets: tuple[str, ...]
+    """Names of the budgets that it is under."""
+    current: int
+    """Replicas asked for now."""
+    wanted: int
+    fewest: int = 0
+    """`minReplicas`."""
+    leaving: int = 0
+    """Replicas that drain, and still hold their GPUs."""
+    priority: int = 0
+    lateness: float = 0.0
+    """As of `lateness`."""
+    is_scaled: bool = True
+    """Whether Fairlead scales it; else it keeps what it has."""
+
+    @property
+    def held(self) -> int:
+        """GPUs held now."""
+        return self.gpus * (self.current + self.leaving)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Replicas that there may be."""
+
+    replicas: int
+    because: str = ""
+    """Why fewer than wanted, to follow "but"; empty = all that are wanted."""
+
+
+def share(claims: Iterable[Claim], budgets: Mapping[str, int]) -> dict[str, Grant]:
+    """Grants by the claims' names, for budgets of so many GPUs."""
+    ranked = sorted(claims, key=lambda each: (-each.priority, -each.lateness, each.name))
+    fair = _fair(ranked, budgets)
+    free = {name: most - sum(each.held for each in ranked if name in each.budgets) for name, most in budgets.items()}
+    grants = {}
+    for claim in ranked:
+        number = min(claim.wanted, fair[claim.name]) if claim.is_scaled else claim.current
+        if number > claim.current:
+            number = claim.current + _take(claim, number - claim.current, free)
+        grants[claim.name] = Grant(number, _why(claim, number, ranked, budgets))
+    return grants
+
+
+def lateness(signals: Signals, spec: Autoscaling) -> float:
+    """The worst of a fleet's figures as a share of its target; 1 = just met."""
+    demand, targets = signals.demand, targets_of(spec)
+    shares = [0.0]
+    if targets.queue_depth is not None:
+        shares.append(demand.waiting / (targets.queue_depth * max(1, signals.ready)))
+    for target, times in ((targets.time_to_first_token, demand.ttft), (targets.time_per_output_token, demand.tpot)):
+        if target:
+            shares.append((times.percentile(targets.percentile) or 0.0) / target)
+    if targets.time_to_first_token:
+        shares.append(demand.oldest_wait_seconds / targets.time_to_first_token)
+    return max(shares)
+
+
+def _fair(ranked: Sequence[Claim], budgets: Mapping[str, int]) -> dict[str, int]:
+    left, fair = dict(budgets), {each.name: 0 for each in ranked}
+
+    def raise_to(number: int, claim: Claim) -> bool:
+        taken = _take(claim, min(number, claim.wanted) - fair[claim.name], left)
+        fair[claim.name] += taken
+        return taken > 0
+
+    for claim in ranked:
+        if not claim.is_scaled:
+            fair[claim.name] = claim.current
+            left |= {name: left[name] - claim.held for name in claim.budgets}
+    scaled = [each for each in ranked if each.is_scaled]
+    classes = [list(group) for _, group in groupby(scaled, key=lambda each: each.priority)]
+    for equals in classes:
+        for claim in equals:
+            raise_to(min(claim.fewest, claim.current), claim)
+        for claim in equals:
+            raise_to(claim.fewest, claim)
+    for equals in classes:
+        for claim in equals:
+            raise_to(claim.current, claim)
+        growing = equals
+        while growing:
+            growing = [each for each in growing if raise_to(fair[each.name] + 1, each)]
+    return fair
+
+
+def _take(claim: Claim, number: int, left: dict[str, int]) -> int:
+    """Takes GPUs for so many replicas, or as many as every budget has; how many that are."""
+    number = max(0, min([number, *(left[name] // claim.gpus for name in claim.budgets)]))
+    for name in claim.budgets:
+        left[name] -= number * claim.gpus
+    return number
+
+
+def _why(claim: Claim, number: int, ranked: Sequence[Claim], budgets: Mapping[str, int]) -> str:
+    if number >= claim.wanted or not claim.is_scaled or not claim.budgets:
+        return ""
+    held = {name: [each for each in ranked if name in each.budgets and each.held] for name in claim.budgets}
+    taken = {name: sum(each.held for each in held[name]) for name in held}
+    name = min(held, key=lambda each: (budgets[each] - taken[each], each))
+    others = sorted((each for each in held[name] if each is not claim), key=lambda each: (-each.held, each.name))
+    text = (
+        f"{claim.wanted - number} of {claim.wanted} wanted replicas wait for GPU budget {name}: "
+        f"{taken[name]} of {budgets[name]} GPUs"
+    )
+    if not others:
+        return text
+    return f"{text}, of which {others[0].name} (priority {others[0].priority}) holds {others[0].held}"
