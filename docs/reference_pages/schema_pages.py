@@ -7,7 +7,7 @@ from generate_crds import object_schema
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionType, Reason
-from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Profile
+from fairlead.operator_settings import BUILT_IN_PROFILES, GpuBudget, OperatorSettings, Profile
 from fairlead_engine.errors import ModelLoadReason
 from reference_pages.tables import DURATIONS, default_of, described, kind_and_bounds, members, quantities, table
 
@@ -48,7 +48,7 @@ def conditions() -> str:
 def settings() -> str:
     """The page of the operator's settings."""
     parts = [f"A YAML file; unknown keys and bad values are refused by name. {DURATIONS}"]
-    for title, kind in (("Settings", OperatorSettings), ("A profile", Profile)):
+    for title, kind in (("Settings", OperatorSettings), ("A profile", Profile), ("A budget of GPUs", GpuBudget)):
         schema = schema_of(kind)
         rows = [[f"`{key}`", *kind_and_bounds(node), default_of(node, False), described(node, key)[0]]
                 for key, node in schema["properties"].items()]  # fmt: skip

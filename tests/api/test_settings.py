@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.operator_settings import OperatorSettings, Profile, SettingsError
+from fairlead.operator_settings import GpuBudget, OperatorSettings, Profile, SettingsError
 from fairlead_common.settings import docstrings
 
 
 def test_every_setting_has_a_docstring() -> None:
-    for cls in (OperatorSettings, Profile):
+    for cls in (OperatorSettings, Profile, GpuBudget):
         assert set(docstrings(cls)) == {item.name for item in fields(cls)}
 
 
