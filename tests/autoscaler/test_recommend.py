@@ -144,7 +144,8 @@ def test_a_rise_counts_before_all_of_it_is_certain() -> None:
     risen, lasting = Recent(4.0, 8.7, 1.4, evidence=9.0), Recent(60.0, 1.0, 0.13)
     result = decided(working(1, 1.0, running=32, waiting=3, lately=(risen, lasting), cold_start_seconds=20.0), spec)
     assert result.replicas == 3
-    assert result.reason == "3 replicas: 2 would have first tokens at p90 in 5.7s (target 2s) at 8 requests/s"
+    late = "3 replicas: 2 would have first tokens at p90 in 5.7s (target 2s) at 8 requests/s"
+    assert result.reason == f"{late}: 46 requests would wait in 20s at 8 requests/s"
     chance = replace(risen, evidence=7.0)
     assert decided(working(1, 1.0, running=32, lately=(chance, lasting), cold_start_seconds=20.0), spec).replicas == 1
 
@@ -429,4 +430,6 @@ def test_the_sentence_names_the_predicted_time_the_target_and_the_rate() -> None
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=0.15))
     reason = decided(working(1, 4.0), spec).reason
     assert reason.startswith("2 replicas: 1 would have first tokens at p90 in ")
-    assert reason.endswith("(target 150ms) at 4 requests/s")
+    assert reason.endswith("(target 150ms) at 4 requests/s: 94 % of its slots would be taken on average")
+    old = decided(working(1, 1.0, waiting=1, oldest_wait_seconds=3.0, ttft=Buckets.seconds()), spec, LONG_AGO).reason
+    assert old.endswith(": a request has waited so long")

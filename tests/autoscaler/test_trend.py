@@ -46,7 +46,7 @@ def test_what_falls_or_is_little_known_is_no_trend() -> None:
 
 def test_it_looks_back_for_some_starts() -> None:
     hour = samples(*[5.0] * 360)
-    assert [len(trending(hour, start)) for start in (5.0, 60.0, 3600.0)] == [13, 19, 61]
+    assert [len(trending(hour, start)) for start in (5.0, 60.0, 3600.0)] == [10, 13, 61]
     assert not trending([], 5.0)
 
 

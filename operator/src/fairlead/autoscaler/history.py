@@ -15,11 +15,20 @@ from fairlead.autoscaler.policy import (
 )
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
-from fairlead.autoscaler.trend import LONGEST_SECONDS, SAMPLE_SECONDS, Sample, expected, level, steady, trending
+from fairlead.autoscaler.trend import (
+    LEVEL_TIMES,
+    LONGEST_SECONDS,
+    SAMPLE_SECONDS,
+    Sample,
+    expected,
+    level,
+    steady,
+    trending,
+)
 
 LATE_STARTS = 2.0
 """A replica that is not ready after this many starts is no longer expected."""
-REGRET_SECONDS = 600.0
+REGRET_SECONDS = 120.0
 """A scale-down was a mistake if more replicas are wanted within this time, for no more load than then."""
 REGRET_MEMORY_SECONDS = 3600.0
 """How long a mistaken number of replicas is not tried again."""
@@ -85,10 +94,11 @@ class History:
         if known is not None and known.step_cost is None and self.capacity is not None:
             known = replace(known, step_cost=self.capacity.step_cost)
         coming = tuple((max(0.0, ask.time + ahead - signals.time), ask.desired) for ask in self.asks)
-        rates, demand = trending(self._rates(signals), ahead), self._beside_steady(demand)
-        lasting = max(demand.likely_per_second, min(level(rates), demand.arrivals_per_second_high))
-        arrivals = max(lasting, expected(rates, ahead=ahead + SAMPLE_SECONDS))
-        growing = expected(rates, ahead=ahead + SAMPLE_SECONDS, is_sure=False)
+        demand, known_rates = self._beside_steady(demand), self._rates(signals)
+        rates, longer = trending(known_rates, ahead), trending(known_rates, ahead, LEVEL_TIMES)
+        lasting = max(demand.likely_per_second, min(level(longer), demand.arrivals_per_second_high))
+        arrivals = max(lasting, *(expected(each, ahead=ahead + SAMPLE_SECONDS) for each in (rates, longer)))
+        growing = expected(longer, ahead=ahead + SAMPLE_SECONDS, is_sure=False)
         high = max(arrivals, growing, demand.arrivals_per_second_high)
         seen = replace(demand, capacity=known, arrivals_per_second=arrivals, arrivals_per_second_high=high)
         return replace(signals, demand=seen, coming=coming)

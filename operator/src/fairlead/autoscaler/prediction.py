@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 from fairlead.autoscaler.arrivals import LIKELY
 from fairlead.autoscaler.buckets import Buckets
+from fairlead.autoscaler.recommendation import counted, per_second, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.waiting import after, lasting_wait
 from fairlead.routing import predictor, waits
@@ -58,9 +59,20 @@ class Queue:
     """Until none waits; infinite = more come than leave."""
     per_second: float
     """The arrivals that make it so long."""
+    ahead: float
+    """Seconds from now."""
 
 
-NO_QUEUE, WORKED_OFF = Queue(0.0, 0.0, 0.0, 0.0), Queue(0.0, 0.0, 0.0, 0.0)
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The longest wait for a slot."""
+
+    seconds: float
+    why: str
+    """Its cause, to follow a sentence."""
+
+
+NO_QUEUE, WORKED_OFF = (Queue(0.0, 0.0, 0.0, 0.0, 0.0) for _ in range(2))
 """The second instead of a queue that will soon be gone."""
 
 
@@ -114,8 +126,7 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float, queue
         return math.inf
     cost, sequences = capacity.step_cost, num_sequences(num_replicas, demand, capacity.step_cost)
     queue = queue or queue_ahead(num_replicas, signals) or NO_QUEUE
-    wait = seconds_to_slot(num_replicas, demand, percentile, capacity, cost)
-    wait = max(wait, queue.seconds, demand.oldest_wait_seconds if num_replicas <= signals.ready else 0.0)
+    wait = longest_wait(num_replicas, signals, percentile, queue).seconds
     own = demand.uncached_per_request.percentile(percentile)
     own = max(demand.uncached_tokens_per_request if own is None else own, 1.0)
 
@@ -139,6 +150,24 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float, queue
     return step / 2.0 + max(wait + shared[0], shared[1])
 
 
+def longest_wait(num_replicas: int, signals: Signals, percentile: float, queue: Queue) -> Wait:
+    """For a slot of `num_replicas`, behind `queue`. The step cost must be known."""
+    demand, capacity = signals.demand, signals.demand.capacity
+    assert capacity is not None
+    assert capacity.step_cost is not None
+    held, slots = slot_seconds(demand, capacity, capacity.step_cost), num_replicas * capacity.max_num_seqs
+    chance = lasting_wait(percentile, per_second=demand.arrivals_per_second, slots=slots, held=held) if held else 0.0
+    taken = 100.0 * demand.arrivals_per_second * held / slots
+    ahead = f"{counted(math.ceil(queue.waiting), 'request')} would wait in {seconds_in_words(queue.ahead)}"
+    waits = (
+        Wait(chance, f"{rounded(taken):g} % of its slots would be taken on average"),
+        Wait(queue.seconds, f"{ahead} at {per_second(queue.per_second)}"),
+        Wait(demand.oldest_wait_seconds if num_replicas <= signals.ready else 0.0, "a request has waited so long"),
+    )
+    longest = max(waits, key=lambda each: each.seconds)
+    return longest if longest.seconds else Wait(0.0, "prompts take so long to compute")
+
+
 def queue_ahead(num_replicas: int, signals: Signals, *, soon: bool = False) -> Queue | None:
     """The queue by the likely arrivals of the last seconds; None = the step cost is unknown. `soon`: after the time
     that one request holds its slot, instead of a start."""
@@ -158,7 +187,7 @@ def queue_ahead(num_replicas: int, signals: Signals, *, soon: bool = False) -> Q
             lasting = rate if lasts >= ahead else min(rate, demand.arrivals_per_second)
             growth = lasting - slots / held
             gone = waiting / -growth if growth < 0.0 else math.inf
-            worst = Queue(waiting, waiting * held / slots, max(gone, worst.gone_seconds), rate)
+            worst = Queue(waiting, waiting * held / slots, max(gone, worst.gone_seconds), rate, ahead)
     return worst
 
 
@@ -176,12 +205,6 @@ def _inside(ahead: float, num_replicas: int, signals: Signals, rate: float, last
         inside = after(time - now, inside=inside, per_second=per_second, slots=slots, held=held)
         now = time
     return inside
-
-
-def seconds_to_slot(num_replicas: int, demand: Demand, percentile: float, capacity: Capacity, cost: StepCost) -> float:
-    """The wait that chance leaves in the long run."""
-    held, slots = slot_seconds(demand, capacity, cost), num_replicas * capacity.max_num_seqs
-    return lasting_wait(percentile, per_second=demand.arrivals_per_second, slots=slots, held=held) if held else 0.0
 
 
 def has_slots(num_replicas: int, demand: Demand, capacity: Capacity, *, deviations: float = 0.0) -> bool:

@@ -9,8 +9,10 @@ from fairlead.autoscaler.arrivals import CAREFUL, likelihood_ratio
 
 SAMPLE_SECONDS = 10.0
 """Between two rates; each is counted over this time."""
-SHORTEST_SECONDS, STARTS = 120.0, 3.0
+SHORTEST_SECONDS, STARTS = 90.0, 2.0
 """How far back the trend looks: so many starts of a replica, and this time at least."""
+LEVEL_TIMES = 1.5
+"""The rate that lasts is told by rates of so many times as long."""
 LONGEST_SECONDS = 600.0
 """How far back rates are kept."""
 _FEWEST, _PARTS = 6, 3
@@ -18,7 +20,7 @@ _FEWEST, _PARTS = 6, 3
 CHANGED, STEADY = 3.5, 24
 """Standard deviations of two parts of the samples from which the rate has changed between them, and the samples without
 a change that make a steady rate."""
-SURELY, DOUBT = 3.5, 0.5
+SURELY, DOUBT = 3.0, 0.5
 """Standard deviations that a growth is above chance, and by which it is then taken for less than it looks."""
 MOST_GROWTH = 1.5
 """The expected rate, at most, as a multiple of the present rate."""
@@ -33,9 +35,9 @@ class Sample:
     per_second: float
 
 
-def trending(samples: Sequence[Sample], start: float) -> Sequence[Sample]:
-    """Those that the trend looks back to, where a replica takes so long to start."""
-    back = min(LONGEST_SECONDS, max(SHORTEST_SECONDS, STARTS * start))
+def trending(samples: Sequence[Sample], start: float, times: float = 1.0) -> Sequence[Sample]:
+    """Those that the trend looks back to, or so many times as far, where a replica takes so long to start."""
+    back = min(LONGEST_SECONDS, times * max(SHORTEST_SECONDS, STARTS * start))
     return [each for each in samples if samples[-1].time - each.time <= back]
 
 

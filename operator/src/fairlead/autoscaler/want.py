@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.llmdeployment import Autoscaling, ScalingTargets
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import (
     LONGEST_DEMAND_WINDOW,
@@ -21,12 +21,16 @@ from fairlead.autoscaler.policy import (
     targets_of,
 )
 from fairlead.autoscaler.prediction import (
+    NO_QUEUE,
     WORKED_OFF,
+    Queue,
     expected_ttft,
     has_cache,
     has_slots,
+    longest_wait,
     measured_ttft,
     num_sequences,
+    predicted_ttft,
     predicted_waiting,
     queue_ahead,
     recent_ttft,
@@ -186,8 +190,16 @@ def shortfall(
     arrivals = per_second(signals.demand.arrivals_per_second)
     return (
         f"{would} first tokens at p{targets.percentile} in {seconds_in_words(expected)} "
-        f"(target {seconds_in_words(target)}) at {arrivals}"
+        f"(target {seconds_in_words(target)}) at {arrivals}: {_cause(num_replicas, signals, targets, expected, queue)}"
     )
+
+
+def _cause(num_replicas: int, signals: Signals, targets: ScalingTargets, expected: float, queue: Queue | None) -> str:
+    """What makes the first tokens so late."""
+    predicted = predicted_ttft(num_replicas, signals, targets.percentile, queue)
+    if predicted is None or predicted < expected:
+        return f"measured on {counted(signals.ready, 'replica')}"
+    return longest_wait(num_replicas, signals, targets.percentile, queue or NO_QUEUE).why
 
 
 def _drain_seconds(signals: Signals) -> float:
