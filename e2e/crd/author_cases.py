@@ -25,6 +25,8 @@ POLICY: Json = {
     "environment": ["OMP_*", "HF_HUB_OFFLINE"],
     "mediaDomains": ["images.example.com"],
     "resources": ["cpu", "memory", "nvidia.com/*"],
+    "deviceClasses": ["gpu.*"],
+    "claimTemplates": ["shared"],
     "placement": True,
     "priorityClasses": ["models"],
     "labels": ["team"],
@@ -228,6 +230,14 @@ REFUSED = [
     _spec("model.cache.claim", "'data'", model={"source": "hf://example/a", "cache": {"claim": "data"}}),
     _spec("model.cache.node", "'true'", model={"source": "hf://example/a", "cache": {"node": True}}),
     _spec("model.cache.image", "'true'", model={"source": "oci://r.example/boat", "cache": {"image": True}}),
+    _spec(
+        "resources.devices.deviceClassName", "'nic.example'", resources={"devices": {"deviceClassName": "nic.example"}}
+    ),
+    _spec(
+        "resources.devices.deviceClassName", "'gpu.example'", "DEFAULTS",
+        resources={"devices": {"deviceClassName": "gpu.example"}},
+    ),
+    _spec("resources.claimTemplateName", "'theirs'", resources={"claimTemplateName": "theirs"}),
     _spec("model.source", "'https://host.example/a'", "DEFAULTS", model={"source": "https://host.example/a"}),
     _spec("model.source", "'pvc://claim'", "DEFAULTS", model={"source": "pvc://claim"}),
 ]  # fmt: skip
@@ -265,6 +275,8 @@ ALLOWED = [
         },
         resources={"limits": {"cpu": "1", "nvidia.com/gpu": 1}, "nodeSelector": {"pool": "a"}},
     ),
+    deployment(resources={"devices": {"deviceClassName": "gpu.example", "count": 1, "selectors": ["true"]}}),
+    deployment(resources={"claimTemplateName": "shared"}),
     *(
         deployment(engine={"image": image})
         for image in ("registry.example.com/models/a/b:1", f"vllm/vllm-openai@sha256:{'0' * 64}", "vllm/vllm-openai")

@@ -55,6 +55,7 @@ def _at(field: str, value: Any) -> Json:
     return deployment(**value)
 
 
+_TWO_DEVICES = {"deviceClassName": "gpu.example", "count": 2}
 _IN_IMAGE = _image(image=True)
 
 _PLACED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
@@ -93,6 +94,10 @@ _PLACED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
         "resources.gpus must not be above engine.tensorParallelSize": (
             {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 2}},
             {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 4}},
+        ),
+        "resources.devices.count must not be above engine.tensorParallelSize": (
+            {"resources": {"devices": _TWO_DEVICES}},
+            {"resources": {"devices": _TWO_DEVICES}, "engine": {"tensorParallelSize": 2}},
         ),
     },
     "spec.engine": {
@@ -133,6 +138,11 @@ _PLACED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
     },
     "spec.resources": {
         "resources.profile excludes": ({"profile": "cpu-small", "limits": {}}, {"profile": "cpu-small"}),
+        "resources.gpus excludes": ({"gpus": 0, "claimTemplateName": "a"}, {"gpus": 0, "limits": {}}),
+        "resources.devices excludes": (
+            {"devices": {"deviceClassName": "gpu.example"}, "claimTemplateName": "a"},
+            {"devices": {"deviceClassName": "gpu.example"}},
+        ),
     },
     "spec.autoscaling": {
         "autoscaling.minReplicas must not be above autoscaling.maxReplicas": (
@@ -468,7 +478,11 @@ FULL = deployment(
         "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
     },
     resources={
-        "gpus": 1,
+        "devices": {
+            "deviceClassName": "gpu.example.com",
+            "count": 1,
+            "selectors": ["device.capacity['gpu.example.com'].memory.compareTo(quantity('40Gi')) >= 0"],
+        },
         "requests": {"cpu": "500m", "memory": "1Gi"},
         "limits": {"cpu": 2, "memory": "2Gi"},
         "nodeSelector": {"pool": "a", "spot": ""},

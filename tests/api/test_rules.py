@@ -226,7 +226,9 @@ models = st.fixed_dictionaries(
 specs = st.fixed_dictionaries(
     {},
     optional={
-        "resources": st.fixed_dictionaries({}, optional={"gpus": replicas}),
+        "resources": st.fixed_dictionaries(
+            {}, optional={"gpus": replicas, "devices": st.fixed_dictionaries({}, optional={"count": replicas})}
+        ),
         "engine": st.fixed_dictionaries(
             {},
             optional={
@@ -332,7 +334,15 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
     "resources": (
         rules.RESOURCES,
         st.fixed_dictionaries(
-            {}, optional={"profile": st.just("gpu"), "gpus": replicas, "requests": st.just({}), "limits": st.just({})}
+            {},
+            optional={
+                "profile": st.just("gpu"),
+                "gpus": replicas,
+                "devices": st.none() | st.just({}),
+                "claimTemplateName": st.none() | st.just("a"),
+                "requests": st.just({}),
+                "limits": st.just({}),
+            },
         ),
     ),
     "autoscaling": (

@@ -24,6 +24,7 @@ OPERATOR_WATCHES = {
     "services": CHILD_VERBS,
     "networkpolicies.networking.k8s.io": CHILD_VERBS,
     "poddisruptionbudgets.policy": CHILD_VERBS,
+    "resourceclaimtemplates.resource.k8s.io": CHILD_VERBS,
     "podmonitors.monitoring.coreos.com": CHILD_VERBS,
     "pods": {"list", "watch", "patch", "delete"},
     "persistentvolumeclaims": {"get"},

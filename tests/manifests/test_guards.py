@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.kube.resources import BY_KIND, OPTIONAL_CHILDREN
+from fairlead.kube.resources import BY_KIND, NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.operator_settings import OperatorSettings, SettingsError
 from fairlead_testing.fleet_objects import stored
 
-KINDS = [resource.kind for resource in OPTIONAL_CHILDREN]
+KINDS = [resource.kind for resource in (NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS)]
 ENGINES = {"fairlead.dev/llmdeployment": "dinghy", "app.kubernetes.io/component": "engine"}
 BODY = stored(namespace="ships")
 

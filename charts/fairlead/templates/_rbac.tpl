@@ -25,6 +25,9 @@
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [get, list, watch, create, patch, delete]
 # Marks the pods that a scale-down has chosen, and removes those that were drained.
 - apiGroups: [""]
   resources: [pods]

@@ -17,6 +17,7 @@ import yaml
 from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.admission_policy import AdmissionPolicy
+from fairlead.api.devices import DeviceRequest
 from fairlead.api.engine_rules import is_owned
 from fairlead.api.llmdeployment import EnvironmentVariable
 from fairlead.api.quantities import QUANTITY_PATTERN, format_duration
@@ -111,6 +112,9 @@ class Profile:
     limits: Quantities = field(default_factory=dict)
     """Most that may be used, as in a container (quantities). The engine computes with as many threads as it has CPUs
     here. Default: none."""
+    devices: DeviceRequest | None = None
+    """Devices by dynamic resource allocation (Kubernetes from 1.34 on): deviceClassName, count and selectors, as in
+    `resources.devices` of an LLMDeployment. Default: none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the nodes to run on; `resources.nodeSelector` of an LLMDeployment replaces them. Default: any node."""
     affinity: Affinity = Affinity()

@@ -62,6 +62,12 @@ class AdmissionPolicy:
     resources: Names = ("cpu", "memory", "ephemeral-storage", "nvidia.com/*", "amd.com/*")
     """Resources that may be asked for by name; how much, a ResourceQuota says. Default: cpu, memory, ephemeral-storage
     and GPUs of nvidia.com and amd.com; no other devices of nodes."""
+    device_classes: Names = ("gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com")
+    """DeviceClasses that resources.devices may name; how many devices, a ResourceQuota says. Default: those of NVIDIA's
+    and AMD's GPUs."""
+    claim_templates: Names = ()
+    """ResourceClaimTemplates of the namespace that resources.claimTemplateName may name, whatever devices they ask for.
+    Default: none."""
     placement: bool = False
     """Whether nodes may be chosen: by resources.nodeSelector, and by the template's nodeSelector, affinity, tolerations
     and topologySpreadConstraints. Profiles do in any case."""

@@ -92,7 +92,7 @@ OUR_VOLUMES = ("config", "scratch", "model", "speculative", "downloads", "adapte
 """Of engines' pods; adapters' claims have hashes for names."""
 _POD = ("containers", "initContainers", "volumes", "terminationGracePeriodSeconds", "enableServiceLinks",
         "priorityClassName")  # fmt: skip
-_NUMBERS = ("profile", "gpus", "requests", "limits")
+_NUMBERS = ("profile", "gpus", "devices", "claimTemplateName", "requests", "limits")
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 _CONTAINER = ("name", "env", "resources", "volumeMounts")
 """No image: a container without an image is not new, so its rights are known."""
@@ -168,6 +168,8 @@ RULES = (
     _listed("engine.profile.configMap", "configMaps", "a ConfigMap"),
     _listed("engine.allowedMediaDomains[]", "mediaDomains", "a host"),
     *_resources("resources"),
+    _listed("resources.devices.deviceClassName", "deviceClasses", "a DeviceClass"),
+    _listed("resources.claimTemplateName", "claimTemplates", "a ResourceClaimTemplate"),
     AuthorRule(
         path="resources", part=RulePart.KEYS, always=_NUMBERS, setting="placement", with_switch=("nodeSelector",),
         why=f"of resources may be said {', '.join(_NUMBERS)} only, and where it is allowed nodeSelector",

@@ -105,6 +105,11 @@ class Reason(StrEnum):
     """The PersistentVolumeClaim that `model.source` names does not exist."""
     ADAPTER_SOURCE_NOT_FOUND = "AdapterSourceNotFound"
     """The PersistentVolumeClaim that an adapter's source names does not exist. The model is served without it."""
+    DEVICES_NOT_SUPPORTED = "DevicesNotSupported"
+    """Devices are asked for by dynamic resource allocation, and the API server does not serve resource.k8s.io/v1
+    (Kubernetes from 1.34 on), or the operator may not write ResourceClaimTemplates."""
+    CLAIM_TEMPLATE_NOT_FOUND = "ClaimTemplateNotFound"
+    """The ResourceClaimTemplate of `resources.claimTemplateName` does not exist."""
     NAME_CONFLICT = "NameConflict"
     """An older LLMDeployment has one of the names; this one answers to its other names only."""
     RESOURCE_NOT_OWNED = "ResourceNotOwned"

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fairlead.api import engine_rules, names, rules
+from fairlead.api.devices import DeviceRequest
 from fairlead.api.model_cache import ModelCache, ModelCredentials
 from fairlead.api.pod_spec import misfits
 from fairlead.api.quantities import format_duration
@@ -286,6 +287,14 @@ class Resources:
     """A profile of the operator's settings: requests, limits and where such pods run."""
     gpus: Annotated[int | None, Constraints(minimum=0, maximum=64, default_text="0")] = None
     """GPUs per replica (the resource nvidia.com/gpu). A replica with several has 4Gi of shared memory (/dev/shm)."""
+    devices: Annotated[DeviceRequest | None, Constraints(default_text="none")] = None
+    """Devices per replica by dynamic resource allocation (Kubernetes from 1.34 on), in place of gpus. A replica with
+    several has 4Gi of shared memory (/dev/shm)."""
+    claim_template_name: Annotated[
+        str | None, Constraints(pattern=names.DNS_SUBDOMAIN_PATTERN, min_length=1, max_length=253, default_text="none")
+    ] = None
+    """A ResourceClaimTemplate of the same namespace, in place of devices: each replica has a claim made from it, for as
+    many devices as engine.tensorParallelSize says."""
     requests: Quantities = field(default_factory=dict)
     """Resources to reserve per replica, as in a container. Without a CPU limit, the reserved CPUs are also the engine's
     compute threads."""

@@ -69,6 +69,8 @@ OPERATOR_IMAGE = "fairlead/operator"
 """Without tag. Local mode runs this image as `python -m fairlead`."""
 
 ENGINE_CONTAINER = "engine"
+DEVICES_CLAIM = "devices"
+"""Of a pod: its claim for devices."""
 """Container of the model's server; a foreign server is a sidecar of its front."""
 FRONT_CONTAINER = "front"
 """Container of the front before a foreign server."""

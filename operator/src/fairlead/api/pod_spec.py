@@ -67,7 +67,8 @@ _OF_CONTAINERS: Keys = {
     "volumeDevices": "devicePath",
     "ports": "containerPort",
 }
-MERGE_KEYS: Keys = {**_OF_PODS, **_OF_CONTAINERS}
+_OF_RESOURCES: Keys = {"claims": "name"}
+MERGE_KEYS: Keys = {**_OF_PODS, **_OF_CONTAINERS, **_OF_RESOURCES}
 """Of pod specs, at any depth."""
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _NUMBERS = ("containerPort",)
@@ -115,6 +116,7 @@ def _resources(container: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
     if not _is_object(resources):
         yield _wrong(path, "an object")
         return
+    yield from _lists(resources, path, _OF_RESOURCES)
     for kind in ("limits", "requests"):
         named = resources.get(kind)
         if named is None:

@@ -107,6 +107,12 @@ SPEC = (
         "resources.gpus must not be above engine.tensorParallelSize: the engine would leave the others idle",
     ),
     Rule(
+        "!has(self.resources) || !has(self.resources.devices) || !has(self.resources.devices.count) || "
+        "self.resources.devices.count <= 1 || (has(self.engine) && has(self.engine.tensorParallelSize) && "
+        "self.resources.devices.count <= self.engine.tensorParallelSize)",
+        "resources.devices.count must not be above engine.tensorParallelSize: the engine would leave the others idle",
+    ),
+    Rule(
         "!has(self.adapters) || size(self.adapters) == 0 || !has(self.engine) || "
         "!has(self.engine.maxLoras) || self.engine.maxLoras > 0",
         "engine.maxLoras must not be 0 where adapters are listed: no engine would have room for them",
@@ -233,8 +239,18 @@ ENGINE = (
 
 RESOURCES = (
     Rule(
-        "!has(self.profile) || !(has(self.gpus) || has(self.requests) || has(self.limits))",
-        "resources.profile excludes resources.gpus, requests and limits: the profile says them all",
+        "!has(self.profile) || !(has(self.gpus) || has(self.devices) || has(self.claimTemplateName) || "
+        "has(self.requests) || has(self.limits))",
+        "resources.profile excludes resources.gpus, devices, claimTemplateName, requests and limits: the profile says "
+        "them all",
+    ),
+    Rule(
+        "!has(self.gpus) || !(has(self.devices) || has(self.claimTemplateName))",
+        "resources.gpus excludes resources.devices and claimTemplateName: a replica's devices are asked for in one way",
+    ),
+    Rule(
+        "!has(self.devices) || !has(self.claimTemplateName)",
+        "resources.devices excludes resources.claimTemplateName: the template says which devices",
     ),
 )
 """On `spec.resources`."""

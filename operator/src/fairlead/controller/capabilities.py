@@ -28,6 +28,7 @@ from fairlead.kube.resources import (
     POD_DISRUPTION_BUDGETS,
     POD_MONITORS,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
     Resource,
 )
 from fairlead.manifests.downloaders import has_adapter_downloader
@@ -63,6 +64,8 @@ class Capabilities:
     """Kinds of these to make, by `kind`."""
     done_without: tuple[str, ...] = ()
     """A sentence for each wanted kind that is not available."""
+    no_devices: str = "this API server does not serve resource.k8s.io/v1"
+    """Why replicas can have no claims for devices; empty = they can."""
     namespaces: tuple[str, ...] | None = None
     """Namespaces of the settings that can be watched; None = all, as the settings want."""
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -185,9 +188,11 @@ async def look(client: KubeClient, settings: OperatorSettings) -> Capabilities:
         NETWORK_POLICIES: settings.network_policies,
         POD_DISRUPTION_BUDGETS: settings.pod_disruption_budgets,
         POD_MONITORS: settings.pod_monitors,
+        RESOURCE_CLAIM_TEMPLATES: True,
     }
     kinds: list[Resource] = []
     done_without: list[str] = []
+    no_devices = ""
     for resource, is_wanted in wishes.items():
         if not await is_served(client, resource):
             obstacle = f"this API server does not serve {resource.api_version}"
@@ -196,11 +201,13 @@ async def look(client: KubeClient, settings: OperatorSettings) -> Capabilities:
         else:
             kinds.append(resource)
             continue
-        if is_wanted:
+        if resource is RESOURCE_CLAIM_TEMPLATES:
+            no_devices = obstacle  # told of those alone that ask for devices
+        elif is_wanted:
             done_without.append(f"Done without {resource.kind}: {obstacle}.")
     wanted = frozenset(resource.kind for resource in kinds if wishes[resource])
     unanswered = reviews.refusal and f"Whether the operator lacks rights cannot be asked for: {reviews.refusal}."
-    return Capabilities(tuple(kinds), wanted, tuple(done_without), namespaces, lost, unanswered)
+    return Capabilities(tuple(kinds), wanted, tuple(done_without), no_devices, namespaces, lost, unanswered)
 
 
 async def check_rights(client: KubeClient, settings: OperatorSettings, namespaces: Sequence[str] | None) -> list[Right]:

@@ -5,7 +5,7 @@ pods of an LLMDeployment from being made, which could only fail. Running pods ar
 overrides the verdict.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ from fairlead.fit.remedies import remedies
 from fairlead.fit.replica_memory import other_profiles, replica_memory
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
+from fairlead.manifests.devices import claims_devices
 from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild, PlacedAdapter, placed_adapters
 from fairlead.operator_settings import OperatorSettings
@@ -130,6 +131,27 @@ class Desired:
     """Whether the model fits a replica; None = invalid object."""
 
 
+def _no_claim(
+    deployment: LLMDeployment, observed: Observed, manifests: Iterable[Manifest], capabilities: Capabilities
+) -> Problem | None:
+    """Why pods could have no claim for their devices; None = they can, or need none."""
+    if not any(map(claims_devices, manifests)):
+        return None
+    resources = deployment.spec.resources
+    field = "profile" if resources.profile else "claimTemplateName" if resources.claim_template_name else "devices"
+    if capabilities.no_devices:
+        remedy = "upgrade to Kubernetes 1.34 or later and the chart, or ask for GPUs by resources.gpus"
+        message = f"resources.{field} asks for devices by a claim, and {capabilities.no_devices}: {remedy}"
+        return Problem(Reason.DEVICES_NOT_SUPPORTED, message)
+    if observed.missing_claim_template is None:
+        return None
+    message = (
+        f"resources.claimTemplateName: there is no ResourceClaimTemplate {observed.missing_claim_template!r} in the "
+        f"namespace {deployment.metadata.namespace!r}: create it, or correct the name"
+    )
+    return Problem(Reason.CLAIM_TEMPLATE_NOT_FOUND, message)
+
+
 def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabilities = BASIC) -> Desired:
     """`capabilities`: of the API server. Never raises for what a user can write: that becomes the obstacle."""
     try:
@@ -164,5 +186,7 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         return Desired(deployment, obstacle=Problem(Reason.SOURCE_NOT_SUPPORTED, NO_IMAGE_VOLUMES), fit=fit)
     if observed.sidecars is False and any(map(has_sidecars, manifests)):
         return Desired(deployment, obstacle=Problem(Reason.SIDECARS_NOT_SUPPORTED, NO_SIDECARS), fit=fit)
+    if (problem := _no_claim(deployment, observed, manifests, capabilities)) is not None:
+        return Desired(deployment, obstacle=problem, fit=fit)
     adapters = placed_adapters(deployment, settings, observed.adapter_claims)
     return Desired(deployment, manifests, done_without=capabilities.done_without, adapters=adapters, fit=fit)

@@ -24,8 +24,8 @@ from fairlead.controller.pod_starts import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.fleet.pods import ReplicaPods, replicas_of
-from fairlead.kube.client import JsonObject, KubeClient
-from fairlead.kube.resources import CONFIGMAPS, PERSISTENT_VOLUME_CLAIMS
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.resources import CONFIGMAPS, PERSISTENT_VOLUME_CLAIMS, RESOURCE_CLAIM_TEMPLATES
 from fairlead.manifests.source import claim_of, mounted_claims
 from fairlead_common.wire.downloads import DownloadProgress
 
@@ -66,6 +66,8 @@ class Observed:
     """Claims of older LLMDeployments on the same names."""
     missing_claims: Mapping[str, str] = field(default_factory=dict)
     """Missing PersistentVolumeClaims of its sources, by the field with the name."""
+    missing_claim_template: str | None = None
+    """The ResourceClaimTemplate that `resources.claimTemplateName` names, if it does not exist."""
     adapter_claims: frozenset[str] = frozenset()
     """Existing PersistentVolumeClaims of the adapters, also of former adapters that are still mounted."""
     profile: JsonObject | None = None
@@ -188,12 +190,26 @@ class Cluster:
         return replace(
             observed,
             missing_claims=missing,
+            missing_claim_template=await self._missing_template(observed.body),
             adapter_claims=frozenset(found),
             profile=None if profile is None else await self.client.find(CONFIGMAPS, profile, key[0]),
             image_volumes=await self._features.are_kept(IMAGE_VOLUMES, key[0]) if mounts_image else None,
             sidecars=await self._features.are_kept(SIDECARS, key[0]) if asks_for_sidecars else None,
             warnings=self._warnings.known(observed.pods),
         )
+
+    async def _missing_template(self, body: JsonObject) -> str | None:
+        """The claim template that is named and does not exist."""
+        named = ((body.get("spec") or {}).get("resources") or {}).get("claimTemplateName")
+        if not isinstance(named, str) or not named:
+            return None
+        try:
+            found = await self.client.find(RESOURCE_CLAIM_TEMPLATES, named, body["metadata"]["namespace"])
+        except KubeError as e:
+            if e.status != 403:
+                raise
+            return None  # the capabilities say what rights are missing
+        return named if found is None else None
 
     async def _is_there(self, claim: str, namespace: str) -> bool:
         """Whether a claim exists and will stay: a claim being deleted waits for its pods."""

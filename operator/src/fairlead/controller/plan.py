@@ -10,7 +10,7 @@ in the middle reads the marks and goes on. The ReplicaSet may choose other pods:
 pod went or the count was raised again, is deleted by the operator and so replaced.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -72,14 +72,13 @@ def make_plan(
         drain = choose_victims(observed.replicas, count, running, asked)
     # A configuration that is not wanted any more goes when no pod has it, and no ReplicaSet may make one that does.
     is_at_rest = engine is None or (count is None and has_acted(engine) and not is_rolling(engine))
-    volumes = (volume for pod in observed.pods for volume in (pod.get("spec") or {}).get("volumes") or [])
-    in_use = {("ConfigMap", (volume.get("configMap") or {}).get("name")) for volume in volumes}
+    in_use = {used for pod in observed.pods for used in _used_by(pod.get("spec") or {})}
     prune = (
         child
         for key, child in observed.children.items()
         if key not in keys
         and is_owned(child, deployment.metadata.uid)
-        and (child["kind"] != "ConfigMap" or (is_at_rest and key not in in_use))
+        and (child["kind"] not in USED_BY_PODS or (is_at_rest and key not in in_use))
     )
     autoscaling = deployment.spec.autoscaling
     is_external = autoscaling is not None and autoscaling.mode is ScalingMode.EXTERNAL
@@ -90,6 +89,18 @@ def make_plan(
         drain=drain,
         replace=left_over(observed.replicas, engine, asked) if engine is not None and count is None else (),
     )
+
+
+USED_BY_PODS = ("ConfigMap", "ResourceClaimTemplate")
+"""Kinds of children that pods name: each configuration has its own."""
+
+
+def _used_by(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Kind and name of such children, by a pod's spec."""
+    for volume in pod.get("volumes") or []:
+        yield "ConfigMap", (volume.get("configMap") or {}).get("name")
+    for claim in pod.get("resourceClaims") or []:
+        yield "ResourceClaimTemplate", claim.get("resourceClaimTemplateName")
 
 
 def key_of(manifest: Mapping[str, Any]) -> ChildKey:

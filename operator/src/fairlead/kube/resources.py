@@ -55,13 +55,14 @@ LLMDEPLOYMENTS = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 POD_MONITORS = Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
+RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
 
 CHILDREN = (CONFIGMAPS, DEPLOYMENTS, SERVICES)
 """Kinds of children of every LLMDeployment."""
-OPTIONAL_CHILDREN = (NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS)
+OPTIONAL_CHILDREN = (NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS, RESOURCE_CLAIM_TEMPLATES)
 """Kinds of further children: wanted, served and writable ones."""
 BY_KIND = {resource.kind: resource for resource in (*CHILDREN, *OPTIONAL_CHILDREN)}
 """A child's `kind` → its resource."""

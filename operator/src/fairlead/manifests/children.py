@@ -6,8 +6,16 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.common import Manifest, child, selector_labels
+from fairlead.manifests.devices import claim_templates
 from fairlead.manifests.downloaders import adapter_list
-from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment, engine_flags, engine_pod
+from fairlead.manifests.engine import (
+    config_map,
+    engine_cpus,
+    engine_deployment,
+    engine_flags,
+    engine_pod,
+    replica_profile,
+)
 from fairlead.manifests.measured_profile import profile_file
 from fairlead.manifests.source import adapter_folder, downloaded_sources, model_source
 from fairlead.operator_settings import OperatorSettings, equality_selector
@@ -25,9 +33,9 @@ def children(
     *,
     keeps_downloader: bool = False,
 ) -> tuple[Manifest, ...]:
-    """ConfigMap, Deployment, Service; of NetworkPolicy, PodDisruptionBudget and PodMonitor those in `optional_kinds`; a
-    ConfigMap of downloaded adapters. `adapter_claims`: claims to mount for adapters. `profile`: the ConfigMap of
-    `engine.profile`, if it exists. `keeps_downloader`: whether pods can download adapters already.
+    """ConfigMap, Deployment, Service; of ResourceClaimTemplate, NetworkPolicy, PodDisruptionBudget and PodMonitor those
+    in `optional_kinds`; a ConfigMap of downloaded adapters. `adapter_claims`: claims to mount for adapters. `profile`:
+    the ConfigMap of `engine.profile`, if it exists. `keeps_downloader`: whether pods can download adapters already.
 
     Raises CannotBuild, with a reason.
     """
@@ -41,6 +49,7 @@ def children(
     manifests = (
         config_map(deployment, flags, measured),
         *([adapter_list(deployment)] if downloads else []),
+        *claim_templates(deployment, replica_profile(deployment, settings)),
         policy,  # before the pods, so that they are never open to everybody
         engine_deployment(deployment, pod, flags, measured),
         service(deployment, settings),

@@ -10,7 +10,8 @@ import yaml
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
-from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.devices import DeviceRequest
+from fairlead.api.llmdeployment import LLMDeployment, Resources
 from fairlead.api.pod_spec import for_sidecars, is_sidecar, lasting_containers, merge, sidecars
 from fairlead.api.quantities import format_duration, parse_quantity
 from fairlead.manifests.common import (
@@ -27,6 +28,7 @@ from fairlead.manifests.common import (
     probe,
     selector_labels,
 )
+from fairlead.manifests.devices import check_devices, pod_claims
 from fairlead.manifests.downloaders import AdapterDownloader, download_container
 from fairlead.manifests.foreign_servers import FOREIGN_SERVERS, front_flags, unless, with_front
 from fairlead.manifests.measured_profile import ProfileFile
@@ -208,7 +210,7 @@ def engine_pod(
         ours = with_front(ours, deployment, settings, source, kind)
     with _template_must_fit():
         laid_over = merge(ours, for_sidecars(deployment.spec.template.spec, ours))
-        _check_gpus("template.spec", _engine_resources(laid_over), deployment)
+        _check_gpus("template.spec", _engine_resources(laid_over), deployment, profile.devices)
     return laid_over
 
 
@@ -231,6 +233,7 @@ def _placement(deployment: LLMDeployment, profile: Profile) -> dict[str, Any]:
         "tolerations": [dict(toleration) for toleration in profile.tolerations],
         "runtimeClassName": profile.runtime_class_name,
         "priorityClassName": profile.priority_class_name,
+        "resourceClaims": pod_claims(deployment, profile),
     }
     return {field: value for field, value in placement.items() if value}
 
@@ -256,9 +259,12 @@ def _engine_resources(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return engine.get("resources") or {}
 
 
-def _check_gpus(field: str, resources: Mapping[str, Any], deployment: LLMDeployment) -> None:
+def _check_gpus(
+    field: str, resources: Mapping[str, Any], deployment: LLMDeployment, devices: DeviceRequest | None
+) -> None:
     """Raises CannotBuild unless the number of GPUs (or slices) is that of the ranks, or none: more would idle, and with
-    fewer no engine starts."""
+    fewer no engine starts. `devices`: claimed beside `resources`."""
+    check_devices(field, devices, resources, deployment)
     num_ranks = deployment.spec.engine.tensor_parallel_size
     for kind in ("limits", "requests"):
         asked = {name: quantity for name, quantity in (resources.get(kind) or {}).items() if GPU.search(name)}
@@ -294,7 +300,8 @@ def _container(
     engine = deployment.spec.engine
     arguments = ["serve", "--config", f"{names.ENGINE_CONFIG_FOLDER}/{names.ENGINE_CONFIG_KEY}", *model]
     arguments += ["--host", "$(POD_IP)", "--port", str(names.ENGINE_PORT), *engine.extra_args]
-    resources = {"requests": dict(profile.requests), "limits": dict(profile.limits)}
+    claims = [{"name": each["name"]} for each in pod_claims(deployment, profile)]
+    resources = {"requests": dict(profile.requests), "limits": dict(profile.limits), "claims": claims}
     given = {
         each.name: {"valueFrom": dict(each.value_from)} if each.value_from is not None else {"value": each.value or ""}
         for each in (*profile.env, *engine.env)
@@ -308,7 +315,7 @@ def _container(
         "args": arguments,
         "env": [*own, *({"name": name, **value} for name, value in given.items())],
         "ports": [{"name": "http", "containerPort": names.ENGINE_PORT, "protocol": "TCP"}],
-        "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
+        "resources": {kind: asked for kind, asked in resources.items() if asked},
         # The other probes wait for the startup probe: loading may take long, and failing is noticed soon.
         # Its answer waits for the engine, so that readiness is seen when it comes and not a second later.
         "startupProbe": probe("/ready?wait=1", period=1, failures=START_SECONDS, timeout=2),
@@ -322,12 +329,15 @@ def _container(
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:
     """Resources of one replica. Raises CannotBuild for an unknown profile, and for a wrong number of GPUs."""
     resources = deployment.spec.resources
-    if resources.gpus is not None or resources.requests or resources.limits:
+    if has_own_numbers(resources):
         gpus = {GPU_RESOURCE: str(resources.gpus)} if resources.gpus else {}
         limits = {**resources.limits, **gpus}
-        _check_gpus("resources", {"limits": limits, "requests": resources.requests}, deployment)
-        shared_memory = SHARED_MEMORY_OF_GPUS if (resources.gpus or 0) > 1 else None
-        return Profile(requests=resources.requests, limits=limits, shared_memory=shared_memory)
+        asked = {"limits": limits, "requests": resources.requests}
+        _check_gpus("resources", asked, deployment, resources.devices)
+        shared_memory = SHARED_MEMORY_OF_GPUS if _num_devices(deployment) > 1 else None
+        return Profile(
+            requests=resources.requests, limits=limits, devices=resources.devices, shared_memory=shared_memory
+        )
     name = resources.profile or settings.default_profile
     if not name:
         return Profile()
@@ -337,5 +347,19 @@ def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Pr
         message = f"resources.profile {name!r} is not in the operator's settings: use one of {known}, "
         raise CannotBuild(message + "or write resources.requests and limits", Reason.UNKNOWN_PROFILE)
     asked = {"limits": profile.limits, "requests": profile.requests}
-    _check_gpus(f"resources.profile {name!r}", asked, deployment)
+    _check_gpus(f"resources.profile {name!r}", asked, deployment, profile.devices)
     return profile
+
+
+def has_own_numbers(resources: Resources) -> bool:
+    """Whether they are said without a profile."""
+    asked = resources.gpus is not None or resources.devices is not None or resources.claim_template_name is not None
+    return asked or bool(resources.requests or resources.limits)
+
+
+def _num_devices(deployment: LLMDeployment) -> int:
+    """Of a replica without a profile. A claim template of the user's has one for each rank."""
+    resources = deployment.spec.resources
+    if resources.claim_template_name is not None:
+        return deployment.spec.engine.tensor_parallel_size
+    return resources.devices.count if resources.devices is not None else resources.gpus or 0
