@@ -154,6 +154,15 @@ def test_nothing_is_cluster_wide_unless_it_is_asked_for() -> None:
     assert list(of_kind(manifests, "Role")) == [("fairlead-system", "fairlead-system")]
 
 
+def test_devices_of_the_cluster_are_listed_only_where_that_is_asked_for() -> None:
+    manifests = helm.manifests({"rbac": {"readDevices": True}})
+    ((_, role),) = of_kind(manifests, "ClusterRole").items()
+    kinds = ("nodes", "resourceslices.resource.k8s.io", "deviceclasses.resource.k8s.io")
+    assert rights(role) == {kind: {"list"} for kind in kinds}
+    ((_, binding),) = of_kind(manifests, "ClusterRoleBinding").items()
+    assert [each["name"] for each in binding["subjects"]] == ["fairlead-operator"]
+
+
 def test_no_role_reaches_secrets_or_shells_or_everything(installed: dict[str, list[Manifest]]) -> None:
     for case, manifests in installed.items():
         for role in of_kind(manifests, "Role", "ClusterRole").values():

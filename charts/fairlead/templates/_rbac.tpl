@@ -41,6 +41,16 @@
   verbs: [list, create, patch]
 {{- end }}
 
+{{/* What the operator may read of the cluster's devices. */}}
+{{- define "fairlead.deviceRules" -}}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices, deviceclasses]
+  verbs: [list]
+{{- end }}
+
 {{/* What the gateway may do in a namespace whose models it serves. */}}
 {{- define "fairlead.gatewayRules" -}}
 - apiGroups: [fairlead.dev]

@@ -1,7 +1,7 @@
-"""Evaluates the CRD's rules without an API server, in the subset of CEL used by the rules.
+"""Evaluates the CRD's rules without an API server, in the subset of CEL used by the rules and by DeviceClasses.
 
-Used by `rules` for objects unchecked by an API server. Kubernetes defines the meaning; `tests/api/test_rules.py`
-compares with a full evaluator.
+Used by `rules` for objects unchecked by an API server, and by `published_devices` for devices that the scheduler has
+not chosen yet. Kubernetes defines the meaning; `tests/api/test_rules.py` compares with a full evaluator.
 """
 
 import operator
@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from typing import Any
+
+from fairlead.api.quantities import parse_quantity
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -20,7 +22,7 @@ Scope = Mapping[str, Any]
 """Name of a variable → its JSON value."""
 Evaluate = Callable[[Scope], Any]
 
-_TOKEN = re.compile(r"\s*(\d+|'[^']*'|\w+|\|\||&&|[=!<>]=|\S)")
+_TOKEN = re.compile(r"""\s*(\d+|'[^']*'|"[^"]*"|\w+|\|\||&&|[=!<>]=|\S)""")
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<=", ">=", "<", ">", "in"), ("%",))
 """Binary operators, loosest first."""
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -33,9 +35,12 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "%": operator.mod,
     "in": lambda item, items: item in items,
 }
-_METHODS: Mapping[str, Callable[[str, str], bool]] = {
+_METHODS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "compareTo": lambda one, other: (one > other) - (one < other),
     "contains": operator.contains,
     "endsWith": str.endswith,
+    "isGreaterThan": operator.gt,
+    "isLessThan": operator.lt,
     "matches": lambda text, pattern: matches(pattern, text),
     "startsWith": str.startswith,
 }
@@ -45,6 +50,7 @@ _MACROS: Mapping[str, Callable[..., bool]] = {
     "exists_one": lambda found: sum(map(bool, found)) == 1,
 }
 """Macros over lists, by the items' verdicts."""
+_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {"quantity": parse_quantity, "size": len}
 _LITERALS = {"true": True, "false": False}
 
 
@@ -99,7 +105,12 @@ class _RuleParser:
             negated = self._unary()
             return lambda scope: not negated(scope)
         value = self._primary()
-        while self.take("."):
+        while sign := self.take(".", "["):
+            if sign == "[":
+                key = self.expression()
+                self.need("]")
+                value = _indexed(value, key)
+                continue
             name = self.word()
             value = self._call(name, value) if self.take("(") else _field(value, name)
         return value
@@ -108,10 +119,10 @@ class _RuleParser:
         token = self.word()
         if token == "(":
             return self._closed()
-        if token in ("has", "size"):
+        if token == "has" or token in _FUNCTIONS:
             self.need("(")
-            return self._has() if token == "has" else _applied(len, self._closed())
-        if token.isdigit() or token.startswith("'") or token in _LITERALS:
+            return self._has() if token == "has" else _applied(_FUNCTIONS[token], self._closed())
+        if token.isdigit() or token[:1] in ("'", '"') or token in _LITERALS:
             value = _LITERALS[token] if token in _LITERALS else int(token) if token.isdigit() else token[1:-1]
             return lambda scope: value
         return lambda scope: scope[token]
@@ -135,6 +146,8 @@ class _RuleParser:
             self.need(",")
             holds = self._closed()
             return lambda scope: fold(holds({**scope, variable: item}) for item in value(scope))
+        if name not in _METHODS:
+            raise ValueError(f"{self._text!r}: {name}() is not known here")
         method, argument = _METHODS[name], self._closed()
         return lambda scope: method(value(scope), argument(scope))
 
@@ -149,6 +162,10 @@ def _joined(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
 
 def _field(value: Evaluate, name: str) -> Evaluate:
     return lambda scope: value(scope)[name]
+
+
+def _indexed(value: Evaluate, key: Evaluate) -> Evaluate:
+    return lambda scope: value(scope)[key(scope)]
 
 
 def _applied(function: Callable[[Any], Any], value: Evaluate) -> Evaluate:

@@ -85,7 +85,8 @@ class Reason(StrEnum):
     ENGINE_NOT_OURS = "EngineNotOurs"
     """`engine.type` is another engine, with its own layout of memory."""
     MEMORY_UNKNOWN = "MemoryUnknown"
-    """The memory of a replica is unknown: the profile has no `gpuMemory`, or bounds no memory."""
+    """The memory of a replica is unknown: the profile has no `gpuMemory` and no device or node tells its own, or the
+    profile bounds no memory."""
     # What the user wrote cannot be done.
     SIDECARS_NOT_SUPPORTED = "SidecarsNotSupported"
     """A pod of this spec needs a sidecar container, and the API server does not support sidecars: Kubernetes is older
@@ -115,6 +116,13 @@ class Reason(StrEnum):
     RESOURCE_NOT_OWNED = "ResourceNotOwned"
     """A needed object exists under the same name and belongs to somebody else."""
     # What the cluster or the engine says.
+    DEVICE_CLASS_NOT_FOUND = "DeviceClassNotFound"
+    """A pod waits for devices of a DeviceClass that does not exist."""
+    DEVICES_MISSING = "DevicesMissing"
+    """A pod waits for devices that no node has: no driver publishes any of the class, none is as the selectors ask, no
+    node has as many, or no node has the extended resource, such as nvidia.com/gpu."""
+    DEVICES_NOT_PREPARED = "DevicesNotPrepared"
+    """The driver of a pod's devices fails to prepare them on the pod's node; the message is the cluster's."""
     UNSCHEDULABLE = "Unschedulable"
     """No node fits a pod; the message is the scheduler's."""
     IMAGE_PULL_BACK_OFF = "ImagePullBackOff"

@@ -19,6 +19,7 @@ from fairlead.controller.observe import Observed
 from fairlead.fit.fit_check import Memory, Verdict, check, read_shape
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.presets import config_of
+from fairlead.fit.published_devices import DeviceSupply
 from fairlead.fit.remedies import remedies
 from fairlead.fit.replica_memory import other_profiles, replica_memory
 from fairlead.manifests.children import children
@@ -45,8 +46,8 @@ class ModelFit:
     """Whether pods could only fail."""
 
 
-def model_fit(deployment: LLMDeployment, settings: OperatorSettings) -> ModelFit:
-    """Never raises for what a user can write."""
+def model_fit(deployment: LLMDeployment, settings: OperatorSettings, devices: DeviceSupply | None = None) -> ModelFit:
+    """`devices`: of the cluster, if known. Never raises for what a user can write."""
     source, engine = deployment.spec.model.source, deployment.spec.engine
     if engine.type is not EngineType.FAIRLEAD:
         message = f"engine.type is {engine.type}, which lays out memory its own way: it is not reckoned"
@@ -55,7 +56,7 @@ def model_fit(deployment: LLMDeployment, settings: OperatorSettings) -> ModelFit
         message = f"{source} is not in the catalogue, so nothing is known of the model before it is loaded; "
         return _unknown(Reason.MODEL_UNKNOWN, message + "`fairlead check --config` reckons with its config.json")
     try:
-        choice, memory = EngineChoice.of(deployment.spec), replica_memory(deployment, settings)
+        choice, memory = EngineChoice.of(deployment.spec), replica_memory(deployment, settings, devices)
     except (CannotBuild, ValueError) as e:
         return _unknown(Reason.INVALID_SPEC, str(e))
     others = other_profiles(deployment, settings)
@@ -163,7 +164,7 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         return Desired(deployment, obstacle=Problem(Reason.INVALID_SPEC, sentences))
     if refused := refusals(settings.admission_policy, observed.body):
         return Desired(deployment, obstacle=Problem(Reason.NOT_PERMITTED, "; ".join(refused)))
-    fit = model_fit(deployment, settings)
+    fit = model_fit(deployment, settings, observed.devices)
     for name, claim in observed.missing_claims.items():
         message = (
             f"{name}: there is no PersistentVolumeClaim {claim!r} in the namespace "

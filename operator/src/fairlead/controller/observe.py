@@ -22,6 +22,7 @@ from fairlead.controller.capabilities import (
 from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose_replica
 from fairlead.controller.pod_starts import PodWarnings
 from fairlead.controller.worker import Key
+from fairlead.fit.published_devices import DeviceLack, DeviceSupply
 from fairlead.fleet.gateways import Hanging
 from fairlead.fleet.pods import ReplicaPods, replicas_of
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
@@ -68,6 +69,10 @@ class Observed:
     """Missing PersistentVolumeClaims of its sources, by the field with the name."""
     missing_claim_template: str | None = None
     """The ResourceClaimTemplate that `resources.claimTemplateName` names, if it does not exist."""
+    devices: DeviceSupply | None = None
+    """Devices of the cluster; None = none are asked for, or unknown."""
+    device_lack: DeviceLack | None = None
+    """Why no node has the devices of a replica; None = some may."""
     adapter_claims: frozenset[str] = frozenset()
     """Existing PersistentVolumeClaims of the adapters, also of former adapters that are still mounted."""
     profile: JsonObject | None = None
@@ -96,7 +101,7 @@ class Observed:
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Each replica's status and warnings, understood."""
-        told = self.warnings, self.hanging, self.downloads
+        told = self.warnings, self.hanging, self.downloads, self.device_lack
         return tuple(diagnose_replica(each, *told) for each in self.replicas)
 
     @property

@@ -25,6 +25,7 @@ from fairlead.controller.adapter_loader import AdapterLoader
 from fairlead.controller.applier import Applier
 from fairlead.controller.autoscale import Autoscaler
 from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, is_served, look
+from fairlead.controller.device_look import DeviceLook
 from fairlead.controller.downloads import DownloadWatch
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
@@ -114,6 +115,7 @@ class Operator:
             settings,
             adapters=self._adapters,
             capabilities=lambda: self.capabilities,
+            devices=DeviceLook(client),
         )
         self._autoscaler = Autoscaler(
             self.cluster,

@@ -17,6 +17,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.conditions import Reason, find_condition
 from fairlead.api.pod_spec import lasting_container
+from fairlead.fit.published_devices import DeviceLack
 from fairlead.fleet.pods import ReplicaPods, became_ready, is_finished, is_marked, is_terminating
 from fairlead.manifests.source import MODEL_VOLUME, SPECULATIVE_VOLUME
 from fairlead_common.wire.downloads import DownloadProgress, DownloadStage
@@ -39,6 +40,10 @@ WARNINGS = {
     "FailedMapVolume": _VOLUME,
     "FailedCreatePodSandBox": _SANDBOX,
     "NetworkNotReady": _SANDBOX,
+    "FailedPrepareDynamicResources": (
+        Reason.DEVICES_NOT_PREPARED,
+        "the driver of its devices cannot prepare them; check the driver's pod on that node",
+    ),
 }
 """Warning about a pod in creation → reason, and what to do."""
 _FIELDS = {MODEL_VOLUME: "model.source", SPECULATIVE_VOLUME: "engine.speculative.source"}
@@ -101,9 +106,10 @@ def diagnose(
     warning: PodWarning | None = None,
     hangs_since: str | None = None,
     progress: DownloadProgress | None = None,
+    lack: DeviceLack | None = None,
 ) -> Diagnosis:
     """`warning`: about a pod slow in creation. `hangs_since`: begin of the hanging step (RFC 3339). `progress`: of the
-    pod's download. Never raises for a status that lacks parts."""
+    pod's download. `lack`: why no node has its devices. Never raises for a status that lacks parts."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     phase = status.get("phase")
     if is_finished(pod):
@@ -118,8 +124,11 @@ def diagnose(
     scheduled = find_condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         words = scheduled.get("message") or "no node fits"
-        message = _shorten(f"no node can take it; check resources and the nodes. The scheduler says: {words}")
-        return Diagnosis(name, Stage.FAILING, Reason.UNSCHEDULABLE, message)
+        message = f"no node can take it; check resources and the nodes. The scheduler says: {words}"
+        if advice := lack.message if lack is not None else _pending_claim(pod):
+            message = f"{advice}. The scheduler says: {words}"
+        reason = Reason.UNSCHEDULABLE if lack is None else lack.reason
+        return Diagnosis(name, Stage.FAILING, reason, _shorten(message))
     statuses = _container_statuses(status)
     if is_downloading(pod) and progress is not None:  # also after an attempt that failed
         waits = progress.stage is DownloadStage.WAITING
@@ -141,16 +150,28 @@ def diagnose(
     return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
 
 
+def _pending_claim(pod: Mapping[str, Any]) -> str:
+    """What an unscheduled pod's claim for devices waits for; empty = it has none."""
+    if not any(each.get("name") == names.DEVICES_CLAIM for each in (pod.get("spec") or {}).get("resourceClaims") or ()):
+        return ""
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    claim = next((each.get("resourceClaimName") for each in made if each.get("name") == names.DEVICES_CLAIM), None)
+    if claim is None:
+        return "its claim for devices is not made yet; check quotas, and the pod's events by kubectl describe pod"
+    return f"its claim {claim} for devices is pending: those of the class are taken, or on nodes that do not fit"
+
+
 def diagnose_replica(
     replica: ReplicaPods,
     warnings: Mapping[str, PodWarning],
     hanging: Mapping[str, str],
     downloads: Mapping[str, DownloadProgress],
+    lack: DeviceLack | None = None,
 ) -> Diagnosis:
     """The diagnosis of the least advanced pod, of equal ones the leader's. The others: by the pod's uid, as in
     `diagnose`."""
     uids = [(pod, pod["metadata"].get("uid", "")) for pod in replica.pods]
-    found = (diagnose(pod, warnings.get(uid), hanging.get(uid), downloads.get(uid)) for pod, uid in uids)
+    found = (diagnose(pod, warnings.get(uid), hanging.get(uid), downloads.get(uid), lack) for pod, uid in uids)
     least = max(found, key=_lag)
     if replica.is_whole or least.stage is not Stage.READY:
         return least

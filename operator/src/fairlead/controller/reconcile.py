@@ -13,6 +13,7 @@ from fairlead.controller.adapter_loader import AdapterLoader, AdapterStates
 from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired
+from fairlead.controller.device_look import ASK_AGAIN_SECONDS, DeviceLook
 from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements, disruptions
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import differs, make_plan
@@ -62,10 +63,14 @@ class Reconciler:
     _: KW_ONLY
     adapters: AdapterLoader = field(default_factory=AdapterLoader)
     capabilities: Callable[[], Capabilities] = Capabilities
+    devices: DeviceLook | None = None
+    """None = the cluster's devices are not asked for."""
 
     def __post_init__(self) -> None:
         self._refused: dict[Key, str] = {}
         """Why a status could not be written when last tried, in the API server's words."""
+        self._lacks_devices: set[Key] = set()
+        """Those that ask for devices which no node has; a driver that comes is no event of theirs."""
 
     async def reconcile(self, key: Key) -> ReconcileOutcome:
         """Brings one LLMDeployment closer to its spec. Raises KubeError for passing errors."""
@@ -73,8 +78,12 @@ class Reconciler:
         if observed is None or observed.body["metadata"].get("deletionTimestamp"):
             self.applier.forget(key)  # its children go by their ownerReferences
             self._refused.pop(key, None)
+            self._lacks_devices.discard(key)
             await self.adapters.forget(key)
             return ReconcileOutcome.GONE
+        if self.devices is not None:
+            observed = await self.devices.add(observed, self.settings)
+        self._lacks_devices = self._lacks_devices - {key} | ({key} if observed.device_lack is not None else set())
         wanted = desired(observed, self.settings, self.capabilities())
         plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))
         applied = await self.applier.apply(plan, observed.body)
@@ -92,6 +101,8 @@ class Reconciler:
             return RECHECK_SECONDS
         if outcome is ReconcileOutcome.REFUSED:
             return REFUSED_SECONDS
+        if key in self._lacks_devices:
+            return ASK_AGAIN_SECONDS
         observed = self.cluster.last_seen(key)
         return None if observed is None else next_look(observed.pods, datetime.now(UTC))
 
