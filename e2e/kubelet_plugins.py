@@ -123,7 +123,8 @@ def device_driver(
 ) -> Iterator[None]:
     """A driver that prepares claims on its node; its ResourceSlice is the caller's. `node`, `run`: the folders that the
     node sees as /var/lib and /run. `find_claim`: a ResourceClaim by namespace and name."""
-    folder, registered, refusal = node / "kubelet" / "plugins" / name, threading.Event(), []
+    folder, registered = node / "kubelet" / "plugins" / name, threading.Event()
+    refusal: list[str] = []
     cdi = run / "cdi" / f"{name}.json"
     cdi.parent.mkdir(parents=True, exist_ok=True)
     edits = [{"name": each, "containerEdits": {"env": [f"{VARIABLE}={each}"]}} for each in devices]
