@@ -107,7 +107,7 @@ def test_a_replica_claims_the_device_that_it_asks_for(
     """From no such device, by an edit, to the large one; a second replica's claim is pending then."""
     deployed(name, resources=larger_than("90Gi"))
     sentence = told(fleet, name, "DevicesMissing")
-    assert f"none of the 2 devices of the class {CLASS}, the largest with 81920 MiB, is as devices.selec" in sentence
+    assert f"no device of the class {CLASS} is as devices.selectors ask, of 2, the largest with 81920 MiB" in sentence
     assert "The scheduler says: " in sentence
     fleet.merge(name, {"resources": {"devices": larger_than("40Gi")["devices"]}})
     fleet.wait_ready(name)

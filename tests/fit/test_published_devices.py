@@ -74,7 +74,7 @@ def test_the_memory_of_devices_that_a_replica_may_get(asked: DeviceNeed, sizes: 
         (
             need("gpu.example", 1, "device.capacity['gpu.example'].memory.isGreaterThan(quantity('90Gi'))"),
             "DevicesMissing",
-            "none of the 3 devices of the class gpu.example, the largest with 81920 MiB, is as devices.selectors ask",
+            "no device of the class gpu.example is as devices.selectors ask, of 3, the largest with 81920 MiB: correct",
         ),
         (
             need("gpu.example", 4),
@@ -146,3 +146,19 @@ def test_a_replicas_memory_is_that_of_the_smallest_unless_its_profile_says(
     assert (found.device, found.per_rank) == ("cuda", memory)
     assert found.is_certain is (memory is None or "told" in resources.values())
     assert device_need(deployment, replica_profile(deployment, settings)) is not None
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "'" + "a" * 60 + "'.matches('(a+)+b')",
+        "device.attributes.all(a, " * 12 + "true" + ")" * 12,
+        "'%4000000000d' % 1 == ''",
+        "(" * 2000 + "true" + ")" * 2000,
+        "true" + " && true" * 500,
+        "quantity('1e99999999999') == quantity('1')",
+        "device.driver ==",
+    ],
+)  # fmt: skip
+def test_no_author_of_a_selector_stops_the_operator(hostile: str) -> None:
+    assert len(SUPPLY.memory(need("gpu.example", 1, hostile))) in (0, 3)

@@ -7,7 +7,7 @@ not chosen yet. Kubernetes defines the meaning; `tests/api/test_rules.py` compar
 import operator
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 from fairlead.api.quantities import parse_quantity
@@ -54,20 +54,45 @@ _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {"quantity": parse_quantity, "s
 _LITERALS = {"true": True, "false": False}
 
 
+_BOUNDED_METHODS = {name: method for name, method in _METHODS.items() if name != "matches"}
+"""Methods whose work is bounded by the length of the expression and the device."""
+_KEPT_SELECTORS = 1024
+
+
 @cache
 def compile_rule(text: str) -> Evaluate:
-    """Raises ValueError for what is not read here."""
-    parser = _RuleParser(text)
-    found = parser.expression()
-    parser.need("")
-    return found
+    """Of the CRD. Raises ValueError for unsupported syntax."""
+    return _RuleParser(text).whole()
+
+
+@lru_cache(_KEPT_SELECTORS)
+def compile_selector(text: str) -> Evaluate:
+    """An expression written by a user, without macros, regular expressions and `%`: these can take any time or memory.
+    Raises ValueError for unsupported syntax."""
+    if "%" in text:
+        raise ValueError(f"{text!r}: % is not supported here")
+    try:
+        return _RuleParser(text, _BOUNDED_METHODS, {}).whole()
+    except (IndexError, RecursionError) as error:
+        raise ValueError(f"{text!r} ends too early or nests too deeply") from error
 
 
 class _RuleParser:
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(
+        self,
+        text: str,
+        methods: Mapping[str, Callable[[Any, Any], Any]] = _METHODS,
+        macros: Mapping[str, Callable[..., bool]] = _MACROS,
+    ) -> None:
+        self._text, self._methods, self._macros = text, methods, macros
         self._tokens: list[str] = [*_TOKEN.findall(text), ""]
         self._at = 0
+
+    def whole(self) -> Evaluate:
+        """The text as an expression."""
+        found = self.expression()
+        self.need("")
+        return found
 
     def take(self, *wanted: str) -> str | None:
         """The next token, if among `wanted`."""
@@ -141,14 +166,14 @@ class _RuleParser:
         return lambda scope: reduce(lambda value, name: (value or {}).get(name), path, scope[variable]) is not None
 
     def _call(self, name: str, value: Evaluate) -> Evaluate:
-        if name in _MACROS:
-            fold, variable = _MACROS[name], self.word()
+        if name in self._macros:
+            fold, variable = self._macros[name], self.word()
             self.need(",")
             holds = self._closed()
             return lambda scope: fold(holds({**scope, variable: item}) for item in value(scope))
-        if name not in _METHODS:
+        if name not in self._methods:
             raise ValueError(f"{self._text!r}: {name}() is not known here")
-        method, argument = _METHODS[name], self._closed()
+        method, argument = self._methods[name], self._closed()
         return lambda scope: method(value(scope), argument(scope))
 
 

@@ -1,14 +1,15 @@
-"""GPU budgets: which replicas of several LLMDeployments there may be, where together they want more GPUs than a budget
-has. Pure; the operator's tick calls `share` with every LLMDeployment's wanted number, after `recommend`.
+"""GPU budgets: the replicas of each LLMDeployment where all together want more GPUs than a budget has. Pure; the
+operator's tick calls `share` with the wanted number of every LLMDeployment, after `recommend`.
 
-Each LLMDeployment's fair number is found first:
+The fair number of each LLMDeployment is found first:
 
-1. what Fairlead does not scale keeps its replicas;
-2. `minReplicas` of all, the more important first;
-3. by priority: among equals, replicas that there are stay, and each further one goes in turn, the latest first.
+1. LLMDeployments not scaled by Fairlead keep their replicas;
+2. `minReplicas` of all, by priority;
+3. further replicas by priority: with equal priority, present replicas stay, and new replicas are granted in turns, the
+   latest LLMDeployment first.
 
-Then replicas are added within what is free now. Who has more than a fair number goes down to it at the pace of its own
-scale-down, so a budget is never exceeded, and equals take nothing from each other.
+Then replicas are added within the free GPUs. An LLMDeployment above the fair number goes down to the fair number in its
+own scale-down steps. So a budget is never exceeded, and LLMDeployments of equal priority take nothing from each other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,26 +23,26 @@ from fairlead.autoscaler.signals import Signals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one LLMDeployment has and wants."""
+    """The present and the wanted replicas of an LLMDeployment."""
 
     name: str
     """`namespace/name`."""
     gpus: int
-    """Of one replica; at least 1."""
+    """Of a replica; at least 1."""
     budgets: tuple[str, ...]
-    """Names of the budgets that it is under."""
+    """Names of the budgets that bound the LLMDeployment."""
     current: int
     """Replicas asked for now."""
     wanted: int
     fewest: int = 0
     """`minReplicas`."""
     leaving: int = 0
-    """Replicas that drain, and still hold their GPUs."""
+    """Draining replicas, which still hold GPUs."""
     priority: int = 0
     lateness: float = 0.0
     """As of `lateness`."""
     is_scaled: bool = True
-    """Whether Fairlead scales it; else it keeps what it has."""
+    """Whether Fairlead scales the LLMDeployment; otherwise the present replicas stay."""
 
     @property
     def held(self) -> int:
@@ -51,11 +52,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Replicas that there may be."""
+    """The allowed replicas."""
 
     replicas: int
     because: str = ""
-    """Why fewer than wanted, to follow "but"; empty = all that are wanted."""
+    """The reason for fewer replicas than wanted, to follow "but"; empty = as many as wanted."""
 
 
 def share(claims: Iterable[Claim], budgets: Mapping[str, int]) -> dict[str, Grant]:
@@ -115,7 +116,7 @@ def _fair(ranked: Sequence[Claim], budgets: Mapping[str, int]) -> dict[str, int]
 
 
 def _take(claim: Claim, number: int, left: dict[str, int]) -> int:
-    """Takes GPUs for so many replicas, or as many as every budget has; how many that are."""
+    """Takes the GPUs of `number` replicas, or of fewer where a budget has less; returns the number of replicas."""
     number = max(0, min([number, *(left[name] // claim.gpus for name in claim.budgets)]))
     for name in claim.budgets:
         left[name] -= number * claim.gpus

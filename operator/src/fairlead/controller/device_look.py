@@ -1,5 +1,5 @@
-"""Asks the API for the cluster's devices, for LLMDeployments that ask for some. All of it is advice, for sentences and
-the condition Fits: without the rights (which are the cluster's, not a namespace's) nothing is said."""
+"""Asks the API for the cluster's devices, for LLMDeployments with devices. The answers serve sentences and the
+condition Fits only: without the cluster-wide rights nothing is said about devices."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ class DeviceLook:
         self._client = client
         self._clock = clock
         self._answers: dict[Resource, tuple[tuple[JsonObject, ...] | None, float]] = {}
-        """What there is, and until when that counts; None = refused."""
+        """The objects of each kind, and the time until they count; None = refused."""
 
     async def add(self, observed: Observed, settings: OperatorSettings) -> Observed:
         """With the devices that the LLMDeployment's replicas may get. Never raises a KubeError."""

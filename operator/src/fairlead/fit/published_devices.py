@@ -1,6 +1,6 @@
-"""Devices that a cluster publishes: in ResourceSlices of dynamic resource allocation, and as extended resources of
-nodes with GPU feature discovery's labels. What of them a replica may get, their memory, and what is lacking. Pure;
-`controller.device_look` asks the API."""
+"""Devices published by a cluster: ResourceSlices of dynamic resource allocation, and extended resources of nodes with
+labels of GPU feature discovery. Finds the devices for a replica, their memory, and the reason if no node has enough.
+Pure; `controller.device_look` asks the API."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from fairlead.api.cel import compile_rule
+from fairlead.api.cel import compile_selector
 from fairlead.api.conditions import Reason
 from fairlead.api.devices import DeviceRequest
 from fairlead.api.llmdeployment import LLMDeployment
@@ -21,7 +21,7 @@ MEBIBYTE = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """What one replica asks for."""
+    """The devices of one replica."""
 
     devices: DeviceRequest | None
     """By dynamic resource allocation; None = by `resource`."""
@@ -32,12 +32,12 @@ class DeviceNeed:
 
     @property
     def name(self) -> str:
-        """Of one of them, in a sentence."""
+        """Of a device, in a sentence."""
         return self.resource if self.devices is None else f"a device of the class {self.devices.device_class_name}"
 
 
 def device_need(deployment: LLMDeployment, profile: Profile) -> DeviceNeed | None:
-    """None = none, or what a claim template of the user's asks for."""
+    """None = the replica needs no device, or has a claim template of the user."""
     own = deployment.spec.resources.node_selector
     selector = profile.node_selector if own is None else own
     if (devices := profile.devices) is not None:
@@ -49,14 +49,14 @@ def device_need(deployment: LLMDeployment, profile: Profile) -> DeviceNeed | Non
 
 @dataclass(frozen=True, slots=True)
 class DeviceLack:
-    """Why no node has what a replica asks for."""
+    """The reason why no node has the devices of a replica."""
 
     reason: Reason
     message: str
 
 
 class _Domains(dict[str, Any]):
-    """Domain → name → value; to the scheduler a domain without any is empty, not missing."""
+    """Domain → name → value; the scheduler reads a missing domain as empty."""
 
     def __missing__(self, domain: str) -> Any:
         return {}
@@ -74,22 +74,24 @@ class PublishedDevice:
     capacity: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By domain and name, as quantities (Decimal)."""
     share: int | None = None
-    """Bytes of memory that a claim gets; None = the driver tells none."""
+    """Bytes of memory for a claim; None = not published."""
 
     def meets(self, selectors: Iterable[str]) -> bool | None:
-        """Whether CEL expressions hold of it; None = not known, because one has what is not read here."""
+        """Whether the device fulfils CEL expressions; None = unknown, as an expression uses unsupported syntax."""
         scope = {"device": {"driver": self.driver, "attributes": self.attributes, "capacity": self.capacity}}
         is_known = True
         for each in selectors:
             try:
-                holds = compile_rule(each)
-            except (ValueError, IndexError):
+                holds = compile_selector(each)
+            except ValueError:
                 is_known = False
                 continue
             try:
                 if not holds(scope):
                     return False
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except RecursionError:
+                is_known = False
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
                 return False  # the scheduler takes no device of which an expression fails
         return True if is_known else None
 
@@ -126,7 +128,7 @@ def _device(spec: Mapping[str, Any], device: Mapping[str, Any]) -> PublishedDevi
 
 
 def _quantity(text: Any) -> Decimal | None:
-    """None = there is none, or in a notation that is not read here."""
+    """None = no quantity, or an unsupported notation."""
     try:
         return parse_quantity(str(text))
     except ValueError:
@@ -144,7 +146,7 @@ def _by_domain(values: Mapping[str, Any], driver: str) -> _Domains:
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """A node, as far as its GPUs go."""
+    """The GPUs of a node."""
 
     labels: Mapping[str, str]
     allocatable: Mapping[str, int]
@@ -160,7 +162,7 @@ def gpu_node(node: Mapping[str, Any]) -> GpuNode:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSupply:
-    """What the cluster has. None = not known."""
+    """Devices of the cluster. None = unknown."""
 
     devices: tuple[PublishedDevice, ...] | None = None
     classes: Mapping[str, tuple[str, ...]] | None = None
@@ -168,7 +170,7 @@ class DeviceSupply:
     nodes: tuple[GpuNode, ...] | None = None
 
     def memory(self, need: DeviceNeed) -> list[int]:
-        """Bytes of each device that a replica may get; empty = not known."""
+        """Bytes of each device for a replica; empty = unknown."""
         if need.devices is not None:
             return [each.share for each in self._matching(need.devices) if each.share is not None]
         nodes = [node for node in self._holding(need) if need.node_selector.items() <= node.labels.items()]
@@ -176,7 +178,7 @@ class DeviceSupply:
         return [int(mebibytes) * MEBIBYTE for mebibytes in told if mebibytes.isdecimal()]
 
     def lack(self, need: DeviceNeed) -> DeviceLack | None:
-        """Why no node can ever give what is asked for, as things are; None = one may, or it is not known."""
+        """The reason why no node of the present cluster has the devices; None = a node may have them, or unknown."""
         return self._lack_of_nodes(need) if need.devices is None else self._lack_of_devices(need.devices)
 
     def _of_class(self, name: str) -> tuple[PublishedDevice, ...]:
@@ -212,8 +214,8 @@ class DeviceSupply:
             largest = max((each.share or 0 for each in of_class), default=0)
             size = f", the largest with {largest // MEBIBYTE} MiB" if largest else ""
             return _missing(
-                f"none of the {len(of_class)} devices of the class {name}{size}, is as devices.selectors ask: correct "
-                "them, or add nodes with such devices"
+                f"no device of the class {name} is as devices.selectors ask, of {len(of_class)}{size}: correct the "
+                "selectors, or add nodes with such devices"
             )
         most = max(Counter(each.node for each in matching).values())
         if all(each.node for each in matching) and most < request.count:

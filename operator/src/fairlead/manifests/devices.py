@@ -1,5 +1,5 @@
-"""Claims for a replica's devices, by dynamic resource allocation: which ResourceClaimTemplate its pods name, and the
-operator's own. Kubernetes makes a ResourceClaim from it for each pod, and deletes the claim with the pod."""
+"""Claims for a replica's devices, by dynamic resource allocation: the ResourceClaimTemplate named by pods, and the
+operator's own template. Kubernetes makes a ResourceClaim for each pod, and deletes the claim with the pod."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from fairlead.operator_settings import Profile
 
 
 def pod_claims(deployment: LLMDeployment, profile: Profile) -> list[dict[str, str]]:
-    """The claims of a pod; empty = it needs none."""
+    """The claims of a pod; empty = no devices."""
     template = deployment.spec.resources.claim_template_name
     if template is None and profile.devices is not None:
         template = _template_name(deployment, profile.devices)
@@ -22,7 +22,7 @@ def pod_claims(deployment: LLMDeployment, profile: Profile) -> list[dict[str, st
 
 
 def claim_templates(deployment: LLMDeployment, profile: Profile) -> tuple[Manifest, ...]:
-    """The operator's own template; empty = it makes none."""
+    """The operator's own template; empty = no template."""
     if profile.devices is None:
         return ()
     body = {"spec": {"spec": {"devices": {"requests": [_request(profile.devices)]}}}}
@@ -31,12 +31,12 @@ def claim_templates(deployment: LLMDeployment, profile: Profile) -> tuple[Manife
 
 
 def _template_name(deployment: LLMDeployment, devices: DeviceRequest) -> str:
-    """One for each content, because a template never changes."""
+    """By content, because a template never changes."""
     return f"{names.engine_child(deployment.metadata.name)}-{fingerprint(_request(devices))}"
 
 
 def claims_devices(manifest: Mapping[str, Any]) -> bool:
-    """Whether it is a Deployment whose pods have a claim that the operator wrote into them."""
+    """Whether the pods of a Deployment have a claim written by the operator."""
     claims = pod_spec_of(manifest).get("resourceClaims") or () if manifest["kind"] == "Deployment" else ()
     return any(each["name"] == names.DEVICES_CLAIM for each in claims)
 
