@@ -3,8 +3,9 @@ condition Fits only: without the cluster-wide rights nothing is said about devic
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
 from fairlead.controller.observe import Observed
@@ -16,6 +17,7 @@ from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ASK_AGAIN_SECONDS = 30.0
 """How long an answer counts, for all LLMDeployments."""
@@ -30,8 +32,9 @@ class DeviceLook:
         """`clock`: seconds."""
         self._client = client
         self._clock = clock
-        self._answers: dict[Resource, tuple[tuple[JsonObject, ...] | None, float]] = {}
-        """The objects of each kind, and the time until they count; None = refused."""
+        self._answers: dict[Resource, tuple[Any, float]] = {}
+        """What was read of the objects of each kind, and the time until that counts; None = refused. Whole nodes and
+        slices of a large cluster would take hundreds of megabytes."""
 
     async def add(self, observed: Observed, settings: OperatorSettings) -> Observed:
         """With the devices that the LLMDeployment's replicas may get. Never raises a KubeError."""
@@ -42,36 +45,31 @@ class DeviceLook:
         return replace(observed, devices=supply, device_lack=supply.lack(need))
 
     async def _by_claim(self) -> DeviceSupply:
-        slices, classes = await self._all(RESOURCE_SLICES), await self._all(DEVICE_CLASSES)
-        selectors = None
-        if classes is not None:
-            selectors = {
-                each["metadata"]["name"]: tuple(
-                    str((selector.get("cel") or {}).get("expression"))
-                    for selector in (each.get("spec") or {}).get("selectors") or ()
-                )
-                for each in classes
-            }
-        return DeviceSupply(None if slices is None else published_devices(slices), selectors)
+        devices = await self._read(RESOURCE_SLICES, published_devices)
+        return DeviceSupply(devices, await self._read(DEVICE_CLASSES, _selectors))
 
     async def _by_node(self) -> DeviceSupply:
-        nodes = await self._all(NODES)
-        if nodes is None:
-            return DeviceSupply()
-        return DeviceSupply(nodes=tuple(map(gpu_node, nodes)))
+        return DeviceSupply(nodes=await self._read(NODES, lambda nodes: tuple(map(gpu_node, nodes))))
 
-    async def _all(self, resource: Resource) -> tuple[JsonObject, ...] | None:
-        """Every object of a kind; None = it cannot be asked for."""
+    async def _read(self, resource: Resource, read: Callable[[Sequence[JsonObject]], T]) -> T | None:
+        """What is read of every object of a kind; None = the objects cannot be listed."""
+        answer: T | None
         answer, counts_until = self._answers.get(resource, (None, 0.0))
         if self._clock() < counts_until:
             return answer
         try:
-            answer, seconds = tuple((await self._client.list(resource))["items"]), ASK_AGAIN_SECONDS
+            answer, seconds = read((await self._client.list(resource))["items"]), ASK_AGAIN_SECONDS
         except KubeError as e:
             logger.debug("the %s of the cluster cannot be listed: %s", resource.plural, e)
             answer, seconds = None, REFUSED_SECONDS if e.status in (403, 404) else ASK_AGAIN_SECONDS
         self._answers[resource] = answer, self._clock() + seconds
         return answer
+
+
+def _selectors(classes: Sequence[JsonObject]) -> Mapping[str, tuple[str, ...]]:
+    """CEL expressions of DeviceClasses, by name."""
+    specs = ((each["metadata"]["name"], (each.get("spec") or {}).get("selectors") or ()) for each in classes)
+    return {name: tuple(str((each.get("cel") or {}).get("expression")) for each in told) for name, told in specs}
 
 
 def _need(body: JsonObject, settings: OperatorSettings) -> DeviceNeed | None:
