@@ -29,7 +29,7 @@ TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
     "lines of the product": 104_800,
-    "lines of tests, e2e and testing": 109_050,
+    "lines of tests, e2e and testing": 109_250,
     "modules of the product": 652,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 7,
