@@ -86,7 +86,8 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
 
 def autoscaling() -> dict[str, Any]:
     """Targets that the load of this test keeps, so that nothing has to be done about it."""
-    return {"minReplicas": 1, "maxReplicas": 2, "targets": {"queueDepth": 100, "timeToFirstToken": "2m"}}
+    targets = {"queueDepth": 100, "timeToFirstToken": "2m", "timePerOutputToken": "1m"}
+    return {"minReplicas": 1, "maxReplicas": 2, "targets": targets}
 
 
 def test_every_panel_has_something_to_show_under_load(
