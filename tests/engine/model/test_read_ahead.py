@@ -78,7 +78,7 @@ class Far:
 
 
 def until_read(ahead: ReadAhead, num_bytes: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while ahead.num_bytes < num_bytes:
         assert time.monotonic() < deadline, "it does not go on"
         time.sleep(0.005)

@@ -100,8 +100,9 @@ async def test_what_takes_longer_than_its_size_tells_is_told(
     assert (await decoded(workers, content, ImageLane(False, 0.0))).rows > 0
 
 
-async def test_who_has_less_to_unpack_goes_first(workers: ImageWorkers) -> None:
+async def test_who_has_less_to_unpack_goes_first(workers: ImageWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many came before it with more, among the small ones and among the large ones."""
+    monkeypatch.setattr("fairlead_engine.api.image_workers._SLICE_SECONDS", 10.0)  # a busy machine is no matter here
     done: list[str] = []
 
     async def ask(name: str, content: bytes, place: ImageLane) -> None:
