@@ -159,8 +159,11 @@ async def test_who_leaves_frees_the_process(workers: ImageWorkers) -> None:
     await gone(stopped)
 
 
-async def test_who_leaves_has_a_small_one_unpacked_by_the_same_process(workers: ImageWorkers) -> None:
+async def test_who_leaves_has_a_small_one_unpacked_by_the_same_process(
+    workers: ImageWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Clients that leave again and again make nobody wait for others' processes to start."""
+    monkeypatch.setattr("fairlead_engine.api.image_workers._SLICE_SECONDS", 10.0)
     for _ in range(5):
         asked = asyncio.create_task(decoded(workers, MEDIUM, ImageLane(True, 0.0)))
         process = await at_work(workers, is_quick=True)
