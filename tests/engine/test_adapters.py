@@ -52,7 +52,7 @@ def write_adapters(folder: Path, model: Path, targets: tuple[str, ...] = ALL) ->
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "mixtral", "deepseek_v2", "bamba", "falcon_h1"]
+    "family", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "mixtral", "deepseek_v2", "bamba", "falcon_h1", "lfm2"]
 )
 def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -> None:
     model = write_random_checkpoint(tmp_path / "model", FAMILIES[family]())
@@ -207,7 +207,13 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "changes"),
-    [("qwen3_next", {}), ("qwen3_5", {}), ("bamba", {}), ("granite_hybrid", {"num_local_experts": 0})],
+    [
+        ("qwen3_next", {}),
+        ("qwen3_5", {}),
+        ("bamba", {}),
+        ("lfm2", {"conv_bias": True}),
+        ("granite_hybrid", {"num_local_experts": 0}),
+    ],
 )
 def test_ranks_have_their_parts_of_adapters_of_recurrent_layers(
     family: str, changes: dict[str, Any], tmp_path: Path

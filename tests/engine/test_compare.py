@@ -28,7 +28,17 @@ KV_BOUNDS = {"as stored, KV int8": (2e-4, 0.012, 0.96), "as stored, KV fp8": (0.
 ROUTED_DIVERGENCE, ROUTED_ERROR, ROUTED_DISAGREEMENT = 0.004, 0.005, 0.03
 """What models with experts may add: a router that reads rounded numbers chooses another expert here and there, and then
 that token's logits are another network's."""
-RECURRENT = ("bamba", "falcon_h1", "granite_hybrid", "nemotron_h", "qwen3_5", "qwen3_5_moe", "qwen3_next")
+RECURRENT = (
+    "bamba",
+    "falcon_h1",
+    "granite_hybrid",
+    "lfm2",
+    "lfm2_moe",
+    "nemotron_h",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+)
 """Whose states carry the errors of all earlier tokens along: some 4 times the divergence of others. What they compute
 with rounded weights is transformers' to the token (`test_quantization.py`)."""
 

@@ -44,6 +44,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "attention_chunk_size": 8192, "floor_scale": 8192,
         "attn_scale": 0.1,
     },
+    "lfm2_moe": {"tie_word_embeddings": True},
     "mistral": {"sliding_window": None},
     "smollm3": {"num_hidden_layers": 5, "no_rope_layers": [1, 1, 1, 0, 1]},
 }  # fmt: skip
@@ -151,7 +152,7 @@ def finished(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("name", ["jamba", "lfm2", "mamba2"])
+@pytest.mark.parametrize("name", ["jamba", "rwkv7", "mamba2"])
 def test_architectures_without_a_reader_are_refused_by_name(name: str, tmp_path: Path) -> None:
     finished(writer_of(name, tmp_path / "model.gguf"))
     with pytest.raises(ModelLoadError, match=rf"general\.architecture is '{name}'.* use the safetensors checkpoint"):

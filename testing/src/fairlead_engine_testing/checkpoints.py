@@ -357,6 +357,18 @@ def nemotron_h_fields(**changes: Any) -> dict[str, Any]:
     return {**fields, **mamba, **experts, **own, **kept, "mlp_hidden_act": "relu2", **changes}
 
 
+def lfm2_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny LFM2, with changes; its feed-forwards are narrower than the file says."""
+    own = {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "norm_eps": 1e-5}
+    return {**_fields("Lfm2ForCausalLM", "lfm2"), **own, "block_multiple_of": 32, "pad_token_id": 0, **changes}
+
+
+def lfm2_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny LFM2 with experts behind the first layer, with changes."""
+    own = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1}
+    return lfm2_fields(architectures=["Lfm2MoeForCausalLM"], model_type="lfm2_moe", **own) | changes
+
+
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny DeepSeek-V2, with changes; its queries come through no narrower vector, as Lite's."""
     experts = {"topk_method": "greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False, "n_group": 1}
@@ -412,6 +424,8 @@ FAMILIES = {
     "granite_moe": granite_moe_fields,
     "hunyuan": hunyuan_fields,
     "hunyuan_moe": hunyuan_moe_fields,
+    "lfm2": lfm2_fields,
+    "lfm2_moe": lfm2_moe_fields,
     "llama": llama_fields,
     "llama4": llama4_fields,
     "qwen2": qwen2_fields,
@@ -489,6 +503,9 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     if isinstance(config, NemotronHConfig):
         yield from _nemotron_h(config)
         return
+    if config.architecture.startswith("Lfm2"):
+        yield from _lfm2(config)
+        return
     hidden, head_dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
     query, kv, family = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.architecture
     qkv = {"q_proj": ((1 + config.gates_attention) * query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
@@ -497,7 +514,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         qkv = {"qkv_proj": (query + 2 * kv, hidden)}
     if family in ("Phi3ForCausalLM", "Glm4ForCausalLM"):
         gated = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
-    expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
+    expert = _numbered(inner, hidden)
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     if isinstance(config, Gemma4Config) and (size := config.layer_input_size):
         yield "model.embed_tokens_per_layer.weight", (config.layer_input_words, config.num_layers * size)
@@ -654,6 +671,43 @@ def _nemotron_h_experts(prefix: str, config: NemotronHConfig) -> Iterator[tuple[
     yield from _linears(f"{prefix}.shared_experts", wide, bias)
     if latent is not None:
         yield from _linears(prefix, {"fc1_latent_proj": (latent, hidden), "fc2_latent_proj": (hidden, latent)}, bias)
+
+
+def _lfm2(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    hidden, query, kv = config.hidden_size, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "out_proj": (hidden, query)}
+    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
+    for index in range(config.num_layers):
+        prefix = f"model.layers.{index}"
+        yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in ("operator_norm", "ffn_norm"))
+        if config.state is not None and index in config.recurrent:
+            shapes = {"in_proj": (3 * hidden, hidden), "out_proj": (hidden, hidden)}
+            shapes |= {"conv": (hidden, 1, config.state.kernel_size)}
+            yield from _linears(f"{prefix}.conv", shapes, config.state.has_bias)
+        else:
+            yield from _linears(f"{prefix}.self_attn", attention, False)
+            yield from ((f"{prefix}.self_attn.{name}_layernorm.weight", (config.head_dim,)) for name in "qk")
+        if isinstance(config, ExpertsConfig) and index not in config.dense_layers:
+            yield from _lfm2_experts(f"{prefix}.feed_forward", config)
+        else:
+            yield from _linears(f"{prefix}.feed_forward", _numbered(config.intermediate_size, hidden), False)
+    yield "model.embedding_norm.weight", (hidden,)
+    if not config.tie_word_embeddings:
+        yield "lm_head.weight", (config.vocab_size, hidden)
+
+
+def _lfm2_experts(prefix: str, config: ExpertsConfig) -> Iterator[tuple[str, Shape]]:
+    yield f"{prefix}.gate.weight", (config.num_experts, config.hidden_size)
+    if isinstance(config, RoutedExpertsConfig) and config.has_score_bias:
+        yield f"{prefix}.expert_bias", (config.num_experts,)
+    for number in range(config.num_experts):
+        shapes = _numbered(config.expert_size, config.hidden_size)
+        yield from _linears(f"{prefix}.experts.{number}", shapes, False)
+
+
+def _numbered(inner: int, hidden: int) -> dict[str, Shape]:
+    """A gated feed-forward's projections: gate, up and down."""
+    return {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
 
 
 def _granite_experts(prefix: str, config: GraniteHybridConfig) -> Iterator[tuple[str, Shape]]:

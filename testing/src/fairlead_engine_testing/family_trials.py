@@ -109,12 +109,12 @@ _QUANTISED = {"int8": 0.1, "int8-weight-only": 0.08, "int4-weight-only": 0.5, "f
 """Mean errors over the deviation of the reference's log-probabilities; of noise it is above 1."""
 _RECURRENT = 1.6
 """Factor of these where states carry the errors of earlier tokens along."""
-_KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "NemotronH", "Qwen3Next", "Qwen3_5")
+_KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "Lfm2", "NemotronH", "Qwen3Next", "Qwen3_5")
 """Beginnings of their architectures."""
 _SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
 _DTYPES = ("float32", "bfloat16")
 _ADAPTED = {
-    "attention": re.compile(r".*(attn|mamba)\.\w*proj\w*|.*mixer\.[qkvo]_proj"),
+    "attention": re.compile(r".*(attn|mamba|conv)\.\w*proj\w*|.*mixer\.[qkvo]_proj"),
     "feed-forward": re.compile(
         r".*\.(\w*mlp|block_sparse_moe|feed_forward)\.(.*\.)?(\w+_proj|w[123]|\w+_linear|gate|wg|router|layer|\w+_gate)"
         r"|.*mixer\.(.*\.)?(up|down)_proj"

@@ -27,6 +27,7 @@ ARCHITECTURES = {
     "ernie4_5": MODEL_ARCH.ERNIE4_5, "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE, "exaone4": MODEL_ARCH.EXAONE4,
     "gemma2": MODEL_ARCH.GEMMA2, "gemma3_text": MODEL_ARCH.GEMMA3, "glm4": MODEL_ARCH.GLM4,
     "glm4_moe": MODEL_ARCH.GLM4_MOE, "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2, "gpt_oss": MODEL_ARCH.GPT_OSS,
+    "lfm2": MODEL_ARCH.LFM2, "lfm2_moe": MODEL_ARCH.LFM2MOE,
     "granite": MODEL_ARCH.GRANITE, "granitemoe": MODEL_ARCH.GRANITE_MOE, "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
     "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE, "llama": MODEL_ARCH.LLAMA, "llama4_text": MODEL_ARCH.LLAMA4,
     "minimax_m2": MODEL_ARCH.MINIMAXM2, "ministral3": MODEL_ARCH.MISTRAL3, "mistral": MODEL_ARCH.LLAMA,
@@ -50,6 +51,7 @@ _GEMMA4_TOLD = {
 _OF_MIXER = ("A_log", ".D", "dt_bias", "conv1d.weight", "mixer.norm.weight")
 _TRANSPOSED = ("gpt_oss", "llama4_text")
 """Families whose experts are stored with inputs as rows."""
+_LFM2_EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _EXPERT = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
 
 
@@ -87,7 +89,8 @@ def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32,
         left[name] = (floats.transpose(1, 2) if is_turned else floats).contiguous()
         if found := _EXPERT.fullmatch(name):
             place = re.sub(r"^backbone\.(.*)\.mixer\.", r"model.\1.mlp.", found[1])
-            experts.setdefault(f"{place}{found[3]}.weight", []).append((packed, own))
+            kind_of = _LFM2_EXPERTS.get(found[3], found[3]) if config["model_type"] == "lfm2_moe" else found[3]
+            experts.setdefault(f"{place}{kind_of}.weight", []).append((packed, own))
             continue
         parts = [(name, packed)] if are_fused and ".in_proj_qkvz." in name else _parts(config, name, packed)
         for told, part in parts:
@@ -211,8 +214,10 @@ def _parts(config: Json, name: str, packed: np.ndarray) -> Iterator[tuple[str, n
         yield f"{block}.ffn_up_exps.{kind}", up
     elif ".experts.down_proj" in name:
         yield f"{block}.ffn_down_exps.{'bias' if name.endswith('_bias') else 'weight'}", packed
-    elif name.endswith("e_score_correction_bias"):
+    elif name.endswith(("e_score_correction_bias", ".expert_bias")):
         yield f"{block}.exp_probs_b.bias", packed.reshape(-1)
+    elif name.endswith("conv.conv.weight"):
+        yield name, packed.reshape(len(packed), -1)
     elif name.endswith(".sinks"):
         yield f"{name}.weight", packed
     elif name.endswith("kv_b_proj.weight"):
@@ -239,6 +244,8 @@ def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
     writer.add_head_count_kv(1 if is_latent else config["num_key_value_heads"])
     if any(name in config for name in ("mamba_n_heads", "mamba_num_heads", "linear_num_key_heads")):
         _write_states(writer, config)
+    if family.startswith("lfm2"):
+        _write_convolutions(writer, config)
     if is_latent:
         _write_latents(writer, config)
     else:
@@ -249,7 +256,9 @@ def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
     if family.startswith("cohere2"):
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
-        writer.add_layer_norm_rms_eps(config.get("layer_norm_epsilon") or config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(
+            config.get("layer_norm_epsilon") or config.get("norm_eps") or config["rms_norm_eps"]
+        )
     if config.get("sliding_window") and family not in ("mistral", "qwen2"):
         writer.add_sliding_window(config["sliding_window"])
     if family == "gemma4_text":
@@ -298,6 +307,18 @@ def _write_states(writer: gguf.GGUFWriter, config: Json) -> None:
     writer.add_ssm_state_size(key)
     writer.add_ssm_time_step_rank(heads)
     writer.add_ssm_group_count(groups)
+
+
+def _write_convolutions(writer: gguf.GGUFWriter, config: Json) -> None:
+    """The width of feed-forwards is that of their tensors."""
+    num, inner = config["num_key_value_heads"], config["intermediate_size"]
+    writer.add_head_count_kv([0 if kind == "conv" else num for kind in config["layer_types"]])
+    writer.add_shortconv_l_cache(config.get("conv_L_cache", 3))
+    if config["model_type"] == "lfm2":
+        multiple = config["block_multiple_of"]
+        writer.add_feed_forward_length(-(-int(2 * inner / 3) // multiple) * multiple)
+    else:
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _write_gemma4(writer: gguf.GGUFWriter, config: Json) -> None:
@@ -408,6 +429,6 @@ def _write_experts(writer: gguf.GGUFWriter, config: Json) -> None:
         writer.add_expert_weights_norm(True)
     if "interleave_moe_layer_step" in config:
         writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
-    for name in ("first_k_dense_replace", "moe_layer_start_index"):
+    for name in ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"):
         if name in config:
             writer.add_leading_dense_block_count(config[name])

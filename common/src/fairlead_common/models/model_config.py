@@ -111,7 +111,8 @@ class StateNorm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """State of a sequence in one recurrent layer: a matrix for each head, and the last inputs of a convolution."""
+    """State of a sequence in one recurrent layer: a matrix for each head, and the last inputs of a convolution. A layer
+    that only convolves has no matrices: `key_dim` is 0, and each channel is a head."""
 
     num_key_heads: int
     """Heads of queries and keys; several heads of values share one."""
@@ -145,7 +146,7 @@ class StateShape:
 
     @property
     def channels(self) -> int:
-        """Inputs of the convolution: queries, keys and values side by side."""
+        """Inputs of the convolution: queries, keys and values side by side, or what is convolved."""
         return 2 * self.num_key_heads * self.key_dim + self.num_heads * self.value_dim
 
     def of_ranks(self, ranks: int) -> "StateShape":
@@ -413,6 +414,15 @@ class ModelConfig(DecoderShape):
     def _recurrent_parts(self, state: StateShape, ranks: int) -> list[WeightPart]:
         """Of all recurrent layers, what one rank has, with this state."""
         num, hidden, values = len(self.recurrent), self.hidden_size, state.num_heads * state.value_dim
+        if not state.key_dim:
+            rows = 3 * values
+            return [
+                WeightPart(
+                    "conv.in_proj", num, rows, hidden, bias=rows * state.input_bias, projections=pieces(3, ranks)
+                ),
+                WeightPart("conv.out_proj", num, hidden, values, bias=hidden * state.output_bias),
+                vector("conv.conv", num, values * (state.kernel_size + state.has_bias)),
+            ]
         if state.is_mamba:
             rows = state.channels + values + state.num_heads
             return [

@@ -45,7 +45,7 @@ class StateCache:
     inputs: Tensor
     """[rows, kernel_size - 1, channels]: the last inputs of the convolution."""
     matrices: Tensor
-    """float32 [rows, heads, key_dim, value_dim]."""
+    """float32 [rows, heads, key_dim, value_dim]; empty where a layer only convolves."""
     held: HeldDrafts = field(default_factory=HeldDrafts)
     stored: tuple[()] = ()
     """Keys and values: none."""
@@ -94,22 +94,24 @@ class StateRows(NamedTuple):
     """None = no sequence has drafts."""
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, rows: StateRows) -> Tensor:
-    """silu of the sum of each channel's last inputs, weighted: x [tokens, channels] → the same shape. weight float32
-    [kernel_size, channels], bias float32 [channels]."""
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, rows: StateRows, *, activates: bool = True
+) -> Tensor:
+    """The sum of each channel's last inputs, weighted, and with `activates` its silu: x [tokens, channels] → the same
+    shape. weight float32 [kernel_size, channels], bias float32 [channels]."""
     number = len(rows.single)
     if number == len(x):
-        return convolve_one(x, weight, bias, cache.inputs, rows.single)
+        return convolve_one(x, weight, bias, cache.inputs, rows.single, activates=activates)
     output = torch.empty_like(x)
     if number:
-        output[:number] = convolve_one(x[:number], weight, bias, cache.inputs, rows.single)
+        output[:number] = convolve_one(x[:number], weight, bias, cache.inputs, rows.single, activates=activates)
     if rows.drafted is not None:
-        _convolve_drafts(x, weight, bias, cache, rows.drafted, output)
+        _convolve_drafts(x, weight, bias, cache, rows.drafted, output, activates)
     kernel = weight.T.unsqueeze(1)
     for row, first, end, keep in rows.longer:
         window = torch.cat((cache.inputs[row], x[first:end]))
         summed = functional.conv1d(window.T.float().unsqueeze(0), kernel, bias, groups=x.shape[1])
-        output[first:end] = functional.silu(summed[0].T)
+        output[first:end] = _activated(summed[0].T, activates)
         cache.inputs[row] = window[end - first :]
         if keep is not None:
             cache.inputs[keep] = cache.inputs[row]
@@ -117,12 +119,18 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, 
 
 
 def _convolve_drafts(
-    x: Tensor, weight: Tensor, bias: Tensor | None, cache: StateCache, rows: DraftedRows, output: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cache: StateCache,
+    rows: DraftedRows,
+    output: Tensor,
+    activates: bool,
 ) -> None:
     known, places = cache.inputs[rows.slots], torch.arange(len(rows.slots), device=x.device)
     for number, at in enumerate(rows.rounds):
         added = x[at]
-        output[at] = convolve_one(added, weight, bias, known, places[: len(at)])
+        output[at] = convolve_one(added, weight, bias, known, places[: len(at)], activates=activates)
         if number:
             cache.held.channels.append(added)
         else:
@@ -130,13 +138,19 @@ def _convolve_drafts(
 
 
 @with_kernel("fairlead_engine.kernels.recurrence_kernel")
-def convolve_one(x: Tensor, weight: Tensor, bias: Tensor | None, inputs: Tensor, rows: Tensor) -> Tensor:
+def convolve_one(
+    x: Tensor, weight: Tensor, bias: Tensor | None, inputs: Tensor, rows: Tensor, *, activates: bool = True
+) -> Tensor:
     """`convolve` of one token of each sequence, x [sequences, channels]. `rows` int64 [sequences] of `inputs`, which
     takes the tokens in."""
     window = torch.cat((inputs[rows], x.unsqueeze(1)), 1)
     inputs.index_copy_(0, rows, window[:, 1:])
     summed = (window.float() * weight).sum(1)
-    return functional.silu(summed if bias is None else summed + bias).to(x.dtype)
+    return _activated(summed if bias is None else summed + bias, activates).to(x.dtype)
+
+
+def _activated(x: Tensor, activates: bool) -> Tensor:
+    return functional.silu(x) if activates else x
 
 
 def recur(
@@ -179,8 +193,9 @@ def advance(cache: StateCache, number: int, picks: Tensor, slots: Tensor) -> Non
     [sequences]: places among the last step's sequences with drafts."""
     known, added = cache.inputs[slots], cache.held.channels[number][picks]
     cache.inputs.index_copy_(0, slots, torch.cat((known[:, 1:], added.unsqueeze(1)), 1))
-    changes = _picked(picks, *cache.held.changes[number])
-    recur_one(changes[0], *changes, cache.matrices, slots)
+    if cache.held.changes:  # else the layer only convolves
+        changes = _picked(picks, *cache.held.changes[number])
+        recur_one(changes[0], *changes, cache.matrices, slots)
 
 
 def _recur_drafts(

@@ -21,7 +21,7 @@ _MOST_COLUMNS = 32
 @triton.jit  # type: ignore[untyped-decorator]
 def convolve_kernel(  # type: ignore[no-untyped-def]
     output, x, weight, bias, inputs, rows, x_stride, CHANNELS: tl.constexpr, LENGTH: tl.constexpr,
-    HAS_BIAS: tl.constexpr, TILE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ACTIVATES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Program (sequence, tile of channels). `LENGTH`: inputs that are kept."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -40,8 +40,9 @@ def convolve_kernel(  # type: ignore[no-untyped-def]
         tl.store(kept + (LENGTH - 1) * CHANNELS, new, mask=is_in)
     if HAS_BIAS:
         summed += tl.load(bias + channel, mask=is_in, other=0.0)
-    result = summed * tl.sigmoid(summed)
-    tl.store(output + sequence * CHANNELS + channel, result.to(output.dtype.element_ty), mask=is_in)
+    if ACTIVATES:
+        summed *= tl.sigmoid(summed)
+    tl.store(output + sequence * CHANNELS + channel, summed.to(output.dtype.element_ty), mask=is_in)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -72,14 +73,17 @@ def recur_kernel(  # type: ignore[no-untyped-def]
     tl.store(output + (sequence * HEADS + head) * VALUE_DIM + v, found, mask=is_value)
 
 
-def convolve_one(x: Tensor, weight: Tensor, bias: Tensor | None, inputs: Tensor, rows: Tensor) -> Tensor:
+def convolve_one(
+    x: Tensor, weight: Tensor, bias: Tensor | None, inputs: Tensor, rows: Tensor, *, activates: bool = True
+) -> Tensor:
     number, channels = x.shape
     output = torch.empty((number, channels), dtype=x.dtype, device=x.device)
     if number:
         x = x if x.stride(1) == 1 else x.contiguous()
         convolve_kernel[(number, triton.cdiv(channels, _TILE_CHANNELS))](
             output, x, weight.contiguous(), weight if bias is None else bias, inputs, rows, x.stride(0),
-            CHANNELS=channels, LENGTH=inputs.shape[1], HAS_BIAS=bias is not None, TILE=_TILE_CHANNELS,
+            CHANNELS=channels, LENGTH=inputs.shape[1], HAS_BIAS=bias is not None, ACTIVATES=activates,
+            TILE=_TILE_CHANNELS,
         )  # fmt: skip
     return output
 

@@ -322,7 +322,7 @@ def _each(file: GgufFile, name: str, tensor: GgufTensor) -> Iterator[tuple[str, 
     """A tensor, or the experts in one: rows of `shape[0]` experts behind one another."""
     if name.endswith("shared_expert_gate.weight") and len(tensor.shape) == 1:
         yield name, replace(tensor, shape=(1, *tensor.shape))
-    elif name.endswith(".conv1d.weight") and len(tensor.shape) == 2:
+    elif name.endswith((".conv1d.weight", ".conv.conv.weight")) and len(tensor.shape) == 2:
         yield name, replace(tensor, shape=(tensor.shape[0], 1, tensor.shape[1]))
     elif name.endswith((".A_log", ".D", ".norm.weight")):  # in groups, or with a dimension of 1
         yield name, replace(tensor, shape=(prod(tensor.shape),))

@@ -237,6 +237,19 @@ _HYBRID_NAMES = {
     **dict.fromkeys(("ffn_norm", "ffn_norm.weight"), "pre_ff_layernorm.weight"),
     "output_norm": "model.final_layernorm",
 }
+_LFM2_NAMES = {
+    **_moved("feed_forward"),
+    **{f"ffn_{kind}": f"feed_forward.w{number}" for kind, number in (("gate", 1), ("down", 2), ("up", 3))},
+    **{f"ffn_{kind}_exps": f"feed_forward.experts.{{}}.w{number}" for kind, number in
+       (("gate", 1), ("down", 2), ("up", 3))},
+    **{f"shortconv.{name}": f"conv.{name}" for name in ("conv", "in_proj", "out_proj")},
+    **{f"attn_{name}_norm": f"self_attn.{name}_layernorm" for name in "qk"},
+    "exp_probs_b.bias": "feed_forward.expert_bias",
+    "attn_output": "self_attn.out_proj",
+    "attn_norm": "operator_norm",
+    "ffn_norm": "ffn_norm",
+    "token_embd_norm": "model.embedding_norm",
+}  # fmt: skip
 _HUNYUAN_NORMS = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
 _WINDOW = {"sliding_window": "attention.sliding_window"}
 _CHOSEN = {"num_experts_per_tok": "expert_used_count"}
@@ -481,6 +494,19 @@ def _falcon_h1(values: GgufMetadata) -> dict[str, Any]:
     }
 
 
+def _lfm2(values: GgufMetadata) -> dict[str, Any]:
+    """Kinds of layers follow from tensors; the width of feed-forwards is as it is used."""
+    convolving = {*values.layers_with("shortconv.out_proj")}
+    first = f"blk.{min(convolving, default=0)}.shortconv"
+    return {
+        "layer_types": ["conv" if each in convolving else "full_attention" for each in range(values.num_layers)],
+        "num_key_value_heads": values.largest("attention.head_count_kv"),
+        "block_auto_adjust_ff_dim": False,
+        "conv_bias": values.has_bias(f"{first}.in_proj"),
+        "use_expert_bias": any(values.has_bias(f"blk.{each}.exp_probs_b") for each in range(values.num_layers)),
+    }
+
+
 def _nemotron_h(values: GgufMetadata) -> dict[str, Any]:
     letters = dict.fromkeys(range(values.num_layers), "-")
     for letter, tensor in (("M", "ssm_out"), ("*", "attn_q"), ("E", "ffn_gate_inp")):
@@ -527,6 +553,19 @@ _NEMOTRON_H = GgufFamily(
     },
     _nemotron_h,
     is_interleaved=True,
+)
+_LFM2 = GgufFamily(
+    "Lfm2ForCausalLM",
+    {
+        "norm_eps": "attention.layer_norm_rms_epsilon",
+        "conv_L_cache": "shortconv.l_cache",
+        "num_experts": "expert_count",
+        "num_dense_layers": "leading_dense_block_count",
+        **_CHOSEN,
+        **_NARROW,
+    },
+    _LFM2_NAMES,
+    _lfm2,
 )
 _OLMO3 = GgufFamily("Olmo3ForCausalLM", _WINDOW, _UPDATES_NORMED, _layer_types)
 FAMILIES: dict[str, GgufFamily] = {
@@ -652,6 +691,8 @@ FAMILIES: dict[str, GgufFamily] = {
         {**_moved("feed_forward"), **_shared("feed_forward.shared_expert"), "ffn_gate_inp": "feed_forward.router"},
         _llama4,
     ),
+    "lfm2": _LFM2,
+    "lfm2moe": replace(_LFM2, architecture="Lfm2MoeForCausalLM"),
     "minimax-m2": GgufFamily("MiniMaxM2ForCausalLM", _LOCAL_EXPERTS, _MIXTRAL_NAMES, _minimax_m2),
     "mistral3": replace(_LLAMA, architecture="Ministral3ForCausalLM"),
     "nemotron_h": _NEMOTRON_H,

@@ -174,6 +174,38 @@ class Mamba2:
         return self.norm * normed.to(heads.dtype) if is_gated else (self.norm * normed * gate).to(heads.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class ShortConvolution:
+    """A layer of LFM2 whose tokens see the last few tokens alone (`AttentionLayer`)."""
+
+    project: Linear
+    """[rows, hidden] → gates of inputs, gates of outputs, and inputs, side by side."""
+    output: Linear
+    kernel: Tensor
+    """float32 [kernel_size, channels]: weights of the convolution."""
+    bias: Tensor | None
+    """float32 [channels]."""
+    num_channels: int
+    """Of this rank."""
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        return 3, self.num_channels
+
+    @property
+    def attended_size(self) -> int:
+        return self.num_channels
+
+    def heads(self, x: Tensor) -> Tensor:
+        return self.project(x).view(-1, *self.heads_shape)
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: StateCache) -> Tensor:
+        """As `GatedDeltaNet.attend`; the states have no matrices."""
+        assert step.states is not None, "the step was prepared for a model without states"
+        entering, leaving, values = heads.unbind(1)
+        return leaving * convolve(entering * values, self.kernel, self.bias, cache, step.states, activates=False)
+
+
 class JointCache(NamedTuple):
     """Of a layer that attends and keeps a state."""
 

@@ -76,10 +76,18 @@ class OuterNames(NamedTuple):
 
 
 _OUTER = OuterNames()
-_NAMES_OF_HEAD_NORMS = {
-    QueryNorm.HEADS: ("q_norm", "k_norm"),
-    QueryNorm.TURNED_HEADS: ("query_layernorm", "key_layernorm"),
-}
+
+
+class AttentionNames(NamedTuple):
+    """Names of tensors in a layer's attention."""
+
+    output: str = "o_proj"
+    query_norm: str = "q_norm"
+    key_norm: str = "k_norm"
+
+
+_ATTENTION = AttentionNames()
+_TURNED_NORMS = AttentionNames(query_norm="query_layernorm", key_norm="key_layernorm")
 
 
 _OfEach = tuple[Sequence[Mapping[str, int]], int, bool, Sequence[slice], slice]
@@ -267,9 +275,11 @@ class Weights:
         self._weight_bytes += head.weight_bytes
         return head
 
-    def attention(self, prefix: str, *, is_fused: bool = False, name: str = "self_attn") -> Attention:
+    def attention(
+        self, prefix: str, *, is_fused: bool = False, name: str = "self_attn", names: AttentionNames = _ATTENTION
+    ) -> Attention:
         """A layer's attention, from the configuration. `is_fused`: its projections are stored as one, `qkv_proj`.
-        `name`: of the part within the layer."""
+        `name`: of the part within the layer; `names`: in that part."""
         config, layer = self._config, layer_index(prefix)
         prefix = f"{prefix}.{name}"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
@@ -289,8 +299,8 @@ class Weights:
         projection_norm = None
         if config.query_norm is QueryNorm.PROJECTIONS:
             norms = (
-                self.norm(f"{prefix}.q_norm", query_size, query_part),
-                self.norm(f"{prefix}.k_norm", kv_size, kv_part),
+                self.norm(f"{prefix}.{names.query_norm}", query_size, query_part),
+                self.norm(f"{prefix}.{names.key_norm}", kv_size, kv_part),
             )
             projection_norm = ProjectionNorm(*norms, self.shard)
         sinks = None
@@ -303,9 +313,12 @@ class Weights:
                 projections, config.hidden_size, bias=config.qkv_bias, row_parts=[asked_part, kv_part, kv_part]
             ),
             output=self.linear(
-                {f"{prefix}.o_proj": config.hidden_size}, query_size, bias=config.output_bias, column_part=query_part
+                {f"{prefix}.{names.output}": config.hidden_size},
+                query_size,
+                bias=config.output_bias,
+                column_part=query_part,
             ),
-            head_norm=_head_norm(self, prefix, layer),
+            head_norm=_head_norm(self, prefix, layer, names),
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
@@ -324,17 +337,20 @@ class Weights:
         bias: bool = False,
         combine: Callable[[Tensor], Tensor] | None = None,
         fused: str | None = None,
+        gate: str = "gate_proj",
+        up: str = "up_proj",
+        down: str = "down_proj",
     ) -> GatedFeedForward:
-        """The gated feed-forward below `prefix`; `inner` None = the configuration's width. `fused`: name of gate and
-        up."""
+        """The gated feed-forward below `prefix`; `inner` None = the configuration's width. `gate`, `up` and `down`:
+        names of its projections; `fused`: of gate and up where they are stored as one."""
         hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
         part = self.shard.part(inner)
-        gate_up = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
+        gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
         if fused is not None:
             self._divide(f"{prefix}.{fused}", gate_up)
         return GatedFeedForward(
             gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
-            down=self.linear({f"{prefix}.down_proj": hidden}, inner, bias=bias, column_part=part),
+            down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part),
             combine=combine,
         )
 
@@ -642,14 +658,15 @@ def layer_index(prefix: str) -> int:
     return int(prefix.rpartition(".")[2])
 
 
-def _head_norm(weights: Weights, attention: str, layer: int) -> HeadNorm | None:
+def _head_norm(weights: Weights, attention: str, layer: int, names: AttentionNames) -> HeadNorm | None:
     config, kind = weights._config, weights._config.query_norm
     if kind is QueryNorm.LENGTHS and layer not in config.unturned:
         ones = torch.ones(config.head_dim, dtype=weights.dtype, device=weights.device)
         return HeadNorm(ones, ones, config.rms_norm_eps, is_last=True)
-    if kind not in _NAMES_OF_HEAD_NORMS:
+    if kind not in (QueryNorm.HEADS, QueryNorm.TURNED_HEADS):
         return None
-    query, key = (weights.norm(f"{attention}.{name}", config.head_dim) for name in _NAMES_OF_HEAD_NORMS[kind])
+    names = _TURNED_NORMS if kind is QueryNorm.TURNED_HEADS else names
+    query, key = (weights.norm(f"{attention}.{name}", config.head_dim) for name in (names.query_norm, names.key_norm))
     return HeadNorm(query.weight, key.weight, config.rms_norm_eps, is_last=kind is QueryNorm.TURNED_HEADS)
 
 

@@ -12,8 +12,8 @@ from fairlead_common.models.model_config import ModelConfig, QueryNorm, StateSha
 from fairlead_common.models.rope_config import UNTURNED
 from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, pieces, share
 
-_ATTENDS, _RECURS = ("full_attention", "attention"), ("linear_attention", "mamba")
-"""Names of layers in `layer_types`, by newer and older files."""
+_ATTENDS = ("full_attention", "attention")
+"""Names in `layer_types`, by newer and older files."""
 
 
 def parse_qwen3_next(fields: JsonFields) -> QwenExpertsConfig:
@@ -77,7 +77,7 @@ def _shape(
         "query_norm": QueryNorm.HEADS,
         "norm_offset": 1.0,
         "gates_attention": True,
-        "recurrent": _recurrent_layers(fields, shape["num_layers"]),
+        "recurrent": recurrent_layers(fields, shape["num_layers"]),
         "state": state,
         "num_guessing_layers": from_zero(fields, "mtp_num_hidden_layers", guessing),
     }
@@ -87,21 +87,23 @@ def whole_contexts(fields: JsonFields) -> tuple[int, ...]:
     return (0,) * fields.positive_int("num_hidden_layers")
 
 
-def _recurrent_layers(fields: JsonFields, num_layers: int) -> frozenset[int]:
-    """Those that `layer_types` names, or all but every `full_attention_interval`-th."""
+def recurrent_layers(
+    fields: JsonFields, num_layers: int, recurs: tuple[str, ...] = ("linear_attention", "mamba")
+) -> frozenset[int]:
+    """Those that `layer_types` names, or all but every `full_attention_interval`-th. `recurs`: their names there."""
     kinds = fields.texts("layer_types")
     if not kinds:
         every = fields.positive_int("full_attention_interval", 4)
         if every > num_layers:
             raise fields.invalid("full_attention_interval", f"must be at most num_hidden_layers ({num_layers})")
         return frozenset(index for index in range(num_layers) if (index + 1) % every)
-    if unknown := sorted({*kinds} - {*_ATTENDS, *_RECURS}):
-        raise refuse(f"layer_types {', '.join(unknown)}", f"supported are {_ATTENDS[0]} and {_RECURS[0]}")
+    if unknown := sorted({*kinds} - {*_ATTENDS, *recurs}):
+        raise refuse(f"layer_types {', '.join(unknown)}", f"supported are {_ATTENDS[0]} and {recurs[0]}")
     if len(kinds) != num_layers:
         raise fields.invalid("layer_types", f"must name as many as num_hidden_layers ({num_layers})")
     if {*kinds}.isdisjoint(_ATTENDS):
         raise fields.invalid("layer_types", f"must name {_ATTENDS[0]} at least once")
-    return frozenset(index for index, kind in enumerate(kinds) if kind in _RECURS)
+    return frozenset(index for index, kind in enumerate(kinds) if kind in recurs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ def parse_granite_hybrid(fields: JsonFields) -> GraniteHybridConfig:
     shape = parse_shape(fields, windows=whole_contexts)
     wide = shape["hidden_size"] * fields.positive_int("mamba_expand", 2)
     config = GraniteHybridConfig(
-        **shape, **attention_bias(fields, False), recurrent=_recurrent_layers(fields, shape["num_layers"]),
+        **shape, **attention_bias(fields, False), recurrent=recurrent_layers(fields, shape["num_layers"]),
         state=mamba_state(fields, wide, shape["rms_norm_eps"]),
         num_experts=from_zero(fields, "num_local_experts", 8),
         num_experts_per_token=from_zero(fields, "num_experts_per_tok", 2), expert_size=shape["intermediate_size"],

@@ -63,7 +63,7 @@ def _recurrent_layer(weights: Weights, prefix: str, config: ModelConfig, state: 
         modulate=weights.linear(narrow, config.hidden_size, is_sensitive=True, adapts=True, row_parts=narrow_parts),
         is_grouped=is_grouped,
         output=weights.linear({f"{prefix}.out_proj": config.hidden_size}, values, column_part=own.values),
-        kernel=_kernel(weights, f"{prefix}.conv1d.weight", state, channels),
+        kernel=convolution_kernel(weights, f"{prefix}.conv1d.weight", state, channels),
         rates=weights.offsets(f"{prefix}.A_log", heads, parts=[own.heads]).exp(),
         offsets=weights.offsets(f"{prefix}.dt_bias", heads, parts=[own.heads]),
         norm=weights.norm(f"{prefix}.norm", state.value_dim, offset=0.0).weight,
@@ -71,7 +71,7 @@ def _recurrent_layer(weights: Weights, prefix: str, config: ModelConfig, state: 
     )
 
 
-def _kernel(weights: Weights, name: str, state: StateShape, channels: Sequence[tuple[int, slice]]) -> Tensor:
+def convolution_kernel(weights: Weights, name: str, state: StateShape, channels: Sequence[tuple[int, slice]]) -> Tensor:
     """The convolution's weights float32 [kernel_size, channels], of this rank's `channels`."""
     parts = side_by_side(channels)
     return weights.offsets(name, state.channels, 1, state.kernel_size, parts=parts).squeeze(1).T.contiguous()
@@ -127,7 +127,7 @@ def mamba_layer(weights: Weights, prefix: str, hidden: int, state: StateShape, f
     return Mamba2(
         project=weights.linear(rows, hidden, bias=state.input_bias, row_parts=parts),
         output=weights.linear({f"{prefix}.out_proj": hidden}, values, bias=state.output_bias, column_part=own.values),
-        kernel=_kernel(weights, f"{conv}.weight", state, channels),
+        kernel=convolution_kernel(weights, f"{conv}.weight", state, channels),
         bias=bias,
         rates=weights.offsets(f"{prefix}.A_log", heads, parts=of_heads).exp(),
         offsets=weights.offsets(f"{prefix}.dt_bias", heads, parts=of_heads),
