@@ -681,8 +681,8 @@ def _lfm2(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         prefix = f"model.layers.{index}"
         yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in ("operator_norm", "ffn_norm"))
         if config.state is not None and index in config.recurrent:
-            shapes = {"in_proj": (3 * hidden, hidden), "out_proj": (hidden, hidden)}
-            shapes |= {"conv": (hidden, 1, config.state.kernel_size)}
+            shapes: dict[str, Shape] = {"in_proj": (3 * hidden, hidden), "out_proj": (hidden, hidden)}
+            shapes["conv"] = (hidden, 1, config.state.kernel_size)
             yield from _linears(f"{prefix}.conv", shapes, config.state.has_bias)
         else:
             yield from _linears(f"{prefix}.self_attn", attention, False)

@@ -52,6 +52,8 @@ WRITES_CALLS: Mapping[str, str] = {
     "glm_moe_dsa": "glm45",
     "gpt_oss": "harmony",
     "granite": "granite",
+    "lfm2": "lfm2",
+    "lfm2_moe": "lfm2",
     "llama": "llama3_json",
     "minimax_m2": "minimax_m2",
     "mistral": "mistral",
@@ -83,6 +85,8 @@ CALLS: Mapping[str, str] = {
     "granite": '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]',
     "harmony": "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>ARGUMENTS<|call|>",
     "hermes": '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
+    "lfm2": "<|tool_call_start|>[NAME({% for key, value in call.function.arguments.items() %}{{ key }}="
+    "{{ value | tojson }}{{ ', ' if not loop.last }}{% endfor %})]<|tool_call_end|>",
     "llama3_json": '{"name": "NAME", "parameters": ARGUMENTS}',
     "minimax_m2": '<minimax:tool_call>\n<invoke name="NAME">\n' + _EACH + '<parameter name="{{ key }}">' + _VALUE
     + "</parameter>\n{% endfor %}</invoke>\n</minimax:tool_call>",

@@ -19,9 +19,9 @@ def apart(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> torch
 
 @on_each_device
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize(("number", "channels", "kernel_size"), [(1, 8, 4), (3, 600, 4), (2, 24, 2), (0, 8, 4)])
-def test_convolution_of_one_token(device, dtype, has_bias, number, channels, kernel_size):
+@pytest.mark.parametrize(("has_bias", "activates"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize(("number", "channels", "kernel_size"), [(1, 8, 4), (3, 600, 4), (2, 24, 1), (0, 8, 4)])
+def test_convolution_of_one_token(device, dtype, has_bias, activates, number, channels, kernel_size):
     from fairlead_engine.kernels import recurrence_kernel
 
     x = apart(number, channels, device=device, dtype=dtype)
@@ -29,8 +29,8 @@ def test_convolution_of_one_token(device, dtype, has_bias, number, channels, ker
     bias = torch.randn(channels, device=device) if has_bias else None
     inputs = torch.randn(5, kernel_size - 1, channels, device=device, dtype=dtype)
     rows, theirs = torch.tensor([3, 0, 4][:number], device=device, dtype=torch.int64), inputs.clone()
-    found = recurrence_kernel.convolve_one(x, weight, bias, inputs, rows)
-    wanted = recurrence.convolve_one.__wrapped__(x, weight, bias, theirs, rows)
+    found = recurrence_kernel.convolve_one(x, weight, bias, inputs, rows, activates=activates)
+    wanted = recurrence.convolve_one.__wrapped__(x, weight, bias, theirs, rows, activates=activates)
     assert found.dtype is wanted.dtype is dtype
     torch.testing.assert_close(found, wanted, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
     assert inputs.equal(theirs), "the last inputs, and nothing of other rows"
@@ -113,7 +113,9 @@ types = {"output": "*bf16", "x": "*bf16", "weight": "*fp32", "bias": "*fp32", "i
 types |= {"x_stride": "i32"}
 found = {
     f"convolution, {has_bias}": compile_for_gpu(
-        kernels.convolve_kernel, types, dict(CHANNELS=8192, LENGTH=3, HAS_BIAS=has_bias, TILE=kernels._TILE_CHANNELS)
+        kernels.convolve_kernel,
+        types,
+        dict(CHANNELS=8192, LENGTH=3, HAS_BIAS=has_bias, ACTIVATES=has_bias, TILE=kernels._TILE_CHANNELS),
     )
     for has_bias in (True, False)
 }

@@ -309,7 +309,11 @@ def test_windows_may_be_written_as_letters(tmp_path):
         ("bamba", {"mamba_d_head": 12}, "mamba_d_head is 12"),
         ("bamba", {"mamba_n_groups": 3}, "mamba_n_heads"),
         ("lfm2", {"layer_types": ["conv"] * 3}, "layer_types .* must name full_attention"),
-        ("lfm2", {"layer_types": ["conv", "mamba", "full_attention"]}, "layer_types mamba .* full_attention and conv"),
+        (
+            "lfm2",
+            {"layer_types": ["conv", "mamba", "full_attention"]},
+            "asks for layer_types mamba, .* full_attention and conv",
+        ),
         ("lfm2", {"layer_types": None, "full_attn_idxs": [3]}, r"full_attn_idxs is \[3\] but"),
         ("lfm2", {"conv_L_cache": 0}, "conv_L_cache is 0"),
         ("lfm2", {"block_ff_dim": -1}, "block_ff_dim is -1"),

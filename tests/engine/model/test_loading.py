@@ -69,6 +69,8 @@ def test_parameters_and_bytes_are_counted(fields, tmp_path):
         "e_score_correction_bias",
         "conv1d.weight",
         "conv1d.bias",
+        "conv.conv.weight",
+        "expert_bias",
         "A_log",
         "dt_bias",
         "mamba.D",

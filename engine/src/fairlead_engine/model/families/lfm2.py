@@ -16,7 +16,6 @@ from fairlead_engine.model.weights import AttentionNames, NormNames, OuterNames,
 _ATTENTION = AttentionNames(output="out_proj", query_norm="q_layernorm", key_norm="k_layernorm")
 _NORMS = NormNames(before_attention="operator_norm", before_feed_forward="ffn_norm")
 _OUTER = OuterNames(final_norm="model.embedding_norm")
-_PROJECTIONS = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
 def build(weights: Weights, config: ModelConfig) -> Decoder:
@@ -45,10 +44,10 @@ def _convolution(weights: Weights, prefix: str, hidden: int, state: StateShape) 
 def _feed_forward(weights: Weights, config: ModelConfig, prefix: str) -> FeedForward:
     layer, prefix = layer_index(prefix), f"{prefix}.feed_forward"
     if not isinstance(config, RoutedExpertsConfig) or layer in config.dense_layers:
-        return weights.feed_forward(prefix, **_PROJECTIONS)
+        return weights.feed_forward(prefix, gate="w1", up="w3", down="w2")
     num, inner = config.num_experts, config.expert_size
     bias = torch.zeros(num, device=weights.device)  # with which scores are sigmoids
     if config.has_score_bias:
         bias = weights.offsets(f"{prefix}.expert_bias", num)
     routing = ExpertRouting(config.num_experts_per_token, config.is_normalised, scale=config.routed_scale, bias=bias)
-    return weights.experts(prefix, num, routing, inner=inner, **_PROJECTIONS)
+    return weights.experts(prefix, num, routing, inner=inner, gate="w1", up="w3", down="w2")
