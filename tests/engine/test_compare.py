@@ -34,6 +34,7 @@ RECURRENT = (
     "granite_hybrid",
     "lfm2",
     "lfm2_moe",
+    "lfm3",
     "nemotron_h",
     "qwen3_5",
     "qwen3_5_moe",

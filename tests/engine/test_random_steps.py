@@ -163,6 +163,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "falcon_h1",
             "nemotron_h",
             "lfm2_moe",
+            "lfm3",
             "deepseek_v32",
             "glm_moe_dsa",
         )
@@ -179,7 +180,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             (("falcon_h1", "auto"), 1, 16), (("nemotron_h", "auto"), 1, 16),
             (("deepseek_v32", "auto"), 1, 16), (("deepseek_v32", "int8"), 0, 8), (("glm_moe_dsa", "auto"), 1, 16),
             (("qwen3_5", "auto", 2), 0, 4), (("bamba", "auto", 4), 0, 2), (("falcon_h1", "auto", 2), 0, 2),
-            (("nemotron_h", "auto", 2), 0, 2), (("lfm2_moe", "auto"), 1, 16), (("lfm2_moe", "auto", 2), 0, 2),
+            (("nemotron_h", "auto", 2), 0, 2), (("lfm2_moe", "auto"), 1, 8), (("lfm2_moe", "auto", 2), 0, 2),
+            (("lfm3", "auto"), 0, 8),
         )
         for seed in range(num_seeds)
     ],

@@ -73,7 +73,7 @@ def test_a_prompt_is_reused_to_its_last_whole_block_an_answer_to_its_last_and_a_
     assert [asked(engine, each).num_cached_tokens for each in branches] == [0, 40, 40]
 
 
-@pytest.mark.parametrize("family", ["bamba", "falcon_h1", "granite_hybrid", "lfm2", "lfm2_moe", "nemotron_h"])
+@pytest.mark.parametrize("family", ["bamba", "falcon_h1", "granite_hybrid", "lfm2", "lfm2_moe", "lfm3", "nemotron_h"])
 def test_reused_states_of_mamba_answer_as_computed_ones(family: str, tmp_path: Path) -> None:
     model = write_random_checkpoint(tmp_path, FAMILIES[family]())
     reusing, computing = small_engine(model), small_engine(model, enable_prefix_caching=False)

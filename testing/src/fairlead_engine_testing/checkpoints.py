@@ -369,6 +369,15 @@ def lfm2_moe_fields(**changes: Any) -> dict[str, Any]:
     return lfm2_fields(architectures=["Lfm2MoeForCausalLM"], model_type="lfm2_moe", **own) | changes
 
 
+def lfm3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny LFM3, with changes; a layer sees a window."""
+    own = {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "sliding_attention"]}
+    own |= {"architectures": ["Lfm3ForCausalLM"], "model_type": "lfm3", "head_dim": 16, "sliding_window": 10}
+    return {
+        name: value for name, value in lfm2_fields(**own).items() if not name.startswith(("block_", "rms_", "rope_"))
+    } | changes
+
+
 def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny DeepSeek-V2, with changes; its queries come through no narrower vector, as Lite's."""
     experts = {"topk_method": "greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False, "n_group": 1}
@@ -426,6 +435,7 @@ FAMILIES = {
     "hunyuan_moe": hunyuan_moe_fields,
     "lfm2": lfm2_fields,
     "lfm2_moe": lfm2_moe_fields,
+    "lfm3": lfm3_fields,
     "llama": llama_fields,
     "llama4": llama4_fields,
     "qwen2": qwen2_fields,
@@ -503,8 +513,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     if isinstance(config, NemotronHConfig):
         yield from _nemotron_h(config)
         return
-    if config.architecture.startswith("Lfm2"):
-        yield from _lfm2(config)
+    if config.architecture.startswith("Lfm"):
+        yield from _lfm(config)
         return
     hidden, head_dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
     query, kv, family = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.architecture
@@ -673,20 +683,26 @@ def _nemotron_h_experts(prefix: str, config: NemotronHConfig) -> Iterator[tuple[
         yield from _linears(prefix, {"fc1_latent_proj": (latent, hidden), "fc2_latent_proj": (hidden, latent)}, bias)
 
 
-def _lfm2(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+def _lfm(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    is_newer = config.architecture.startswith("Lfm3")
     hidden, query, kv = config.hidden_size, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "out_proj": (hidden, query)}
+    attention = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
+    attention["o_proj" if is_newer else "out_proj"] = (hidden, query)
+    norms = ["operator_norm", "ffn_norm", "post_operator_norm", "post_ffn_norm"][: config.norms_per_layer]
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
-        yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in ("operator_norm", "ffn_norm"))
+        yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in norms)
         if config.state is not None and index in config.recurrent:
             shapes: dict[str, Shape] = {"in_proj": (3 * hidden, hidden), "out_proj": (hidden, hidden)}
             shapes["conv"] = (hidden, 1, config.state.kernel_size)
             yield from _linears(f"{prefix}.conv", shapes, config.state.has_bias)
         else:
-            yield from _linears(f"{prefix}.self_attn", attention, False)
-            yield from ((f"{prefix}.self_attn.{name}_layernorm.weight", (config.head_dim,)) for name in "qk")
+            yield from _linears(f"{prefix}.self_attn", attention, config.qkv_bias)
+            end = "norm" if is_newer else "layernorm"
+            yield from ((f"{prefix}.self_attn.{name}_{end}.weight", (config.head_dim,)) for name in "qk")
+            if config.gates_heads:
+                yield f"{prefix}.self_attn.g_proj.weight", (config.num_heads, hidden)
         if isinstance(config, ExpertsConfig) and index not in config.dense_layers:
             yield from _lfm2_experts(f"{prefix}.feed_forward", config)
         else:

@@ -54,6 +54,7 @@ WRITES_CALLS: Mapping[str, str] = {
     "granite": "granite",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2",
+    "lfm3": "lfm2",
     "llama": "llama3_json",
     "minimax_m2": "minimax_m2",
     "mistral": "mistral",
@@ -113,7 +114,7 @@ _QUANTISED = {"int8": 0.1, "int8-weight-only": 0.08, "int4-weight-only": 0.5, "f
 """Mean errors over the deviation of the reference's log-probabilities; of noise it is above 1."""
 _RECURRENT = 1.6
 """Factor of these where states carry the errors of earlier tokens along."""
-_KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "Lfm2", "NemotronH", "Qwen3Next", "Qwen3_5")
+_KEEPS_STATES = ("Bamba", "FalconH1", "GraniteMoeHybrid", "Lfm", "NemotronH", "Qwen3Next", "Qwen3_5")
 """Beginnings of their architectures."""
 _SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
 _DTYPES = ("float32", "bfloat16")

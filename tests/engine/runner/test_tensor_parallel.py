@@ -42,6 +42,7 @@ from fairlead_engine_testing.checkpoints import (
     gpt_oss_fields,
     granite_hybrid_fields,
     lfm2_moe_fields,
+    lfm3_fields,
     llama4_fields,
     llama_fields,
     mixtral_fields,
@@ -94,6 +95,7 @@ FAMILIES = {
     "falcon_h1": falcon_h1_fields(projectors_bias=True),
     "falcon-h1-normed": falcon_h1_fields(mamba_n_groups=1, mamba_rms_norm=True, mamba_proj_bias=True),
     "lfm2_moe": lfm2_moe_fields(conv_bias=True),
+    "lfm3": lfm3_fields(),
     "nemotron_h": nemotron_h_fields(use_bias=True, mlp_bias=True, moe_latent_size=24),
 }
 QUICK = ("llama", "gpt_oss", "granite_hybrid")

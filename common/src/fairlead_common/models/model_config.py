@@ -321,6 +321,8 @@ class ModelConfig(DecoderShape):
     """Normalisations of the stream in each layer."""
     gates_attention: bool = False
     """Whether each head's output is multiplied with the sigmoid of a projection beside the query's."""
+    gates_heads: bool = False
+    """Whether each head's output is multiplied with the sigmoid of one number, by a projection of its own."""
     are_values_normalised: bool = False
     """Whether each head of values is normalised, without weights."""
     has_sinks: bool = False
@@ -409,6 +411,8 @@ class ModelConfig(DecoderShape):
             parts.append(vector("self_attn.norms", num, normed * self.head_dim))
         if self.has_sinks:
             parts.append(vector("self_attn.sinks", num, heads))
+        if self.gates_heads:
+            parts.append(WeightPart("self_attn.g_proj", num, heads, hidden, WeightRole.NARROW))
         return parts if self.state is None else [*parts, *self._recurrent_parts(self.state.of_ranks(ranks), ranks)]
 
     def _recurrent_parts(self, state: StateShape, ranks: int) -> list[WeightPart]:

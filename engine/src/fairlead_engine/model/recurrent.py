@@ -36,6 +36,29 @@ class GatedAttention(Attention):
         return attended * gate.sigmoid().flatten(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadGatedAttention(Attention):
+    """Attention whose heads are gated by one number each."""
+
+    gate: Linear
+    """[rows, hidden] → [rows, query heads]."""
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        num, size = Attention.heads_shape.__get__(self)
+        return 1, num * size + self.num_heads
+
+    def heads(self, x: Tensor) -> Tensor:
+        num, size = Attention.heads_shape.__get__(self)
+        return torch.cat((self.qkv(x).view(-1, num * size), self.gate(x)), 1).unsqueeze(1)
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
+        num, size = Attention.heads_shape.__get__(self)
+        whole, gate = torch.split(heads.squeeze(1), [num * size, self.num_heads], 1)
+        attended = Attention.attend(self, whole.contiguous().view(-1, num, size), step, rotations, cache)
+        return (attended.view(-1, self.num_heads, size) * gate.sigmoid().unsqueeze(-1)).flatten(1)
+
+
 class StateParts(NamedTuple):
     """Elements of a recurrent layer's vectors that belong to a rank's heads."""
 

@@ -18,7 +18,7 @@ from fairlead_common.models.families.deepseek import (
 from fairlead_common.models.families.gemma3 import parse_gemma3_seeing
 from fairlead_common.models.families.gemma4 import parse_gemma4
 from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
-from fairlead_common.models.families.lfm2 import parse_lfm2, parse_lfm2_moe
+from fairlead_common.models.families.lfm import parse_lfm2, parse_lfm2_moe, parse_lfm3
 from fairlead_common.models.families.llama4 import parse_llama4
 from fairlead_common.models.families.nemotron_h import parse_nemotron_h
 from fairlead_common.models.json_fields import JsonFields
@@ -67,6 +67,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "HunYuanMoEV1ForCausalLM": FamilyFields("hunyuan_v1_moe", parse_hunyuan_moe),
     "Lfm2ForCausalLM": FamilyFields("lfm2", parse_lfm2),
     "Lfm2MoeForCausalLM": FamilyFields("lfm2_moe", parse_lfm2_moe),
+    "Lfm3ForCausalLM": FamilyFields("lfm3", parse_lfm3),
     "LlamaForCausalLM": FamilyFields("llama", dense.parse_llama),
     "MiniMaxM2ForCausalLM": FamilyFields("minimax_m2", experts.parse_minimax_m2),
     "Ministral3ForCausalLM": FamilyFields("ministral3", dense.parse_ministral3),

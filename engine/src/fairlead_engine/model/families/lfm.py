@@ -1,5 +1,7 @@
-"""LFM2: layers of a short convolution or of attention, with a feed-forward or experts each."""
+"""LFM2 and LFM3: layers of a short convolution or of attention, with a feed-forward or experts each."""
 
+from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 
 import torch
@@ -9,24 +11,49 @@ from fairlead_common.models.model_config import ModelConfig, StateShape
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.recurrent import convolution_kernel
-from fairlead_engine.model.layers import AttentionLayer, FeedForward
-from fairlead_engine.model.recurrent import ShortConvolution
+from fairlead_engine.model.layers import Attention, AttentionLayer, FeedForward
+from fairlead_engine.model.recurrent import HeadGatedAttention, ShortConvolution
 from fairlead_engine.model.weights import AttentionNames, NormNames, OuterNames, Weights, layer_index
 
 _ATTENTION = AttentionNames(output="out_proj", query_norm="q_layernorm", key_norm="k_layernorm")
 _NORMS = NormNames(before_attention="operator_norm", before_feed_forward="ffn_norm")
+_SANDWICH_NORMS = NormNames("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm")
 _OUTER = OuterNames(final_norm="model.embedding_norm")
 
 
-def build(weights: Weights, config: ModelConfig) -> Decoder:
+def build_lfm2(weights: Weights, config: ModelConfig) -> Decoder:
+    return _build(weights, config, partial(weights.attention, names=_ATTENTION), _NORMS)
+
+
+def build_lfm3(weights: Weights, config: ModelConfig) -> Decoder:
+    """With gates of heads, and outputs of a layer's parts normalised, unless the model has neither."""
+    norms = _NORMS if config.norms_per_layer == 2 else _SANDWICH_NORMS
+
+    def attention(prefix: str) -> Attention:
+        plain = weights.attention(prefix)
+        if not config.gates_heads:
+            return plain
+        heads = weights.shard.part(config.num_heads)
+        name = f"{prefix}.self_attn.g_proj"
+        gate = weights.linear(
+            {name: config.num_heads}, config.hidden_size, is_sensitive=True, adapts=True, row_parts=[heads]
+        )
+        return HeadGatedAttention(**{each.name: getattr(plain, each.name) for each in fields(plain)}, gate=gate)
+
+    return _build(weights, config, attention, norms)
+
+
+def _build(
+    weights: Weights, config: ModelConfig, attends: Callable[[str], AttentionLayer], norms: NormNames
+) -> Decoder:
     def attention(prefix: str) -> AttentionLayer:
         if layer_index(prefix) in config.recurrent:
             assert config.state is not None
             return _convolution(weights, f"{prefix}.conv", config.hidden_size, config.state)
-        return weights.attention(prefix, names=_ATTENTION)
+        return attends(prefix)
 
     feed_forward = partial(_feed_forward, weights, config)
-    return weights.decoder(attention=attention, feed_forward=feed_forward, norms=_NORMS, outer=_OUTER)
+    return weights.decoder(attention=attention, feed_forward=feed_forward, norms=norms, outer=_OUTER)
 
 
 def _convolution(weights: Weights, prefix: str, hidden: int, state: StateShape) -> ShortConvolution:
