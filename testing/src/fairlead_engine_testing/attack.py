@@ -68,7 +68,7 @@ _MOST_GROWTH_OF_CORE = 192 * 2**20
 down."""
 _FINE = frozenset({200, 400, 404, 413, 422, 429, 503})
 _WRONG_LINES = re.compile(r"Traceback|level=(error|critical)|Task exception|never awaited|Segmentation")
-_FAMILIES = ("llama", "llama", "qwen3_5", "granite_hybrid", "falcon_h1", "nemotron_h")
+_FAMILIES = ("llama", "llama", "qwen3_5", "granite_hybrid", "falcon_h1", "nemotron_h", "lfm2_moe", "lfm3")
 """Of the engines that are attacked: most keep a state of each sequence beside its blocks, or in place of them."""
 _NAMES = ("a", "b", "c")
 _SPOILT = ("truncated", "wrong-shape", "nan", "deep", "empty", "pipe")
