@@ -13,6 +13,8 @@ import msgspec
 
 from fairlead import __version__
 from fairlead.gateway.batches.batch import ENDPOINTS
+from fairlead.gateway.batches.message_requests import MAX_PAGE as MAX_MESSAGE_BATCHES
+from fairlead.gateway.batches.message_requests import MAX_REQUESTS
 from fairlead.gateway.batches.requests import BATCHES_PATH
 from fairlead.gateway.batches.requests import MAX_PAGE as MAX_BATCHES
 from fairlead.gateway.files.requests import FILES_PATH, MAX_PAGE, PURPOSE
@@ -21,6 +23,7 @@ from fairlead.gateway.model_states import PATH_STATES, ModelStates
 from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
 from fairlead.gateway.recent_requests import PATH_REQUESTS, RequestRecord
 from fairlead.gateway.stored.requests import MAX_ITEMS
+from fairlead_common.openai.translate.messages import MESSAGE_BATCHES_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.messages import (
@@ -139,7 +142,7 @@ def document() -> Document:
     )
     paths[f"{PATH_REQUESTS}/{{id}}"] = {"get": _with_names(request, "id")}
     paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
-    paths |= _stored() | _files() | _batches()
+    paths |= _stored() | _files() | _batches() | _message_batches()
     described = _read("openapi", "This document", None)
     paths[PATH_DOCUMENT] = {"get": described}
     _, states = msgspec.json.schema_components(
@@ -278,6 +281,48 @@ def _batches() -> Document:
         one: {"get": _operation("batches", "get_batch", "A batch, and how far it is", whole, _NAME)},
         f"{one}/cancel": {"post": cancel},
     }
+
+
+def _message_batches() -> Document:
+    """`/v1/messages/batches`, where files are kept."""
+    one = f"{MESSAGE_BATCHES_PATH}/{{id}}"
+    whole = _answer("Successful Response", _OBJECT, HEADER_REQUEST_ID)
+    results = whole | {"content": {"application/x-jsonl": {"schema": {"type": "string"}}}}
+    request = {
+        "type": "object",
+        "required": ["custom_id", "params"],
+        "properties": {
+            "custom_id": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$", "description": "Unique in the batch."},
+            "params": {"type": "object", "description": "The body of a request to `/v1/messages`, without `stream`."},
+        },
+    }
+    listed = {"type": "array", "minItems": 1, "maxItems": MAX_REQUESTS, "items": request}
+    asked = {"type": "object", "required": ["requests"], "properties": {"requests": listed}}
+
+    def operation(operation_id: str, summary: str, done: Document, *parameters: Document) -> Document:
+        return _operation("message batches", operation_id, summary, done, *parameters)
+
+    create = operation("create_message_batch", "Begins a message batch", whole)
+    create |= {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}}
+    create["responses"] |= _refusals((408, 413, 415))
+    page = (
+        _query("limit", "How many", type="integer", minimum=1, maximum=MAX_MESSAGE_BATCHES, default=20),
+        _query("after_id", "The id of the last batch of the page before", type="string"),
+        _query("before_id", "The id of the first batch of the page after", type="string"),
+    )
+    return {
+        MESSAGE_BATCHES_PATH: {
+            "get": operation("list_message_batches", "Message batches of this key", whole, *page), "post": create,
+        },
+        one: {
+            "get": operation("get_message_batch", "A message batch, and how far it is", whole, _NAME),
+            "delete": operation("delete_message_batch", "Deletes one that has ended, with its results", whole, _NAME),
+        },
+        f"{one}/cancel": {
+            "post": operation("cancel_message_batch", "Ends a message batch; results that came are kept", whole, _NAME)
+        },
+        f"{one}/results": {"get": operation("get_message_batch_results", "A result per line", results, _NAME)},
+    }  # fmt: skip
 
 
 _PROBE: Document = {

@@ -62,6 +62,11 @@ class BodyReader:
         self.num_bytes = 0
         """Memory of all bodies that were not released, in bytes."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether those that are not complete are to be refused."""
+        return self.num_bytes > self._total_limit
+
     @contextmanager
     def held(self) -> Iterator[HeldBody]:
         """Counts one body until it is released, or the block ends."""
@@ -94,5 +99,5 @@ class BodyReader:
             more = message.get("more_body", False)
             if len(body) > self.limit:
                 raise BodyError(BodyFault.TOO_LARGE)
-            if more and self.num_bytes > self._total_limit:
+            if more and self.is_full:
                 raise BodyError(BodyFault.TOO_MANY)

@@ -18,6 +18,7 @@ import msgspec
 
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.gateway.access import Access
+from fairlead.gateway.batches import message_requests
 from fairlead.gateway.batches import requests as batch_requests
 from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.batches.requests import BATCHES_PATH
@@ -54,6 +55,7 @@ from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.loop_shares import Scrapes
 from fairlead_common.http.pages import DOCUMENT_FOLDER, HEADERS, read_pages
 from fairlead_common.openai.translate import translation_of
+from fairlead_common.openai.translate.messages import MESSAGE_BATCHES_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.openai.unknown_fields import UnknownFields
@@ -150,11 +152,11 @@ class GatewayApp:
             rest, query = target.path.removeprefix(FILES_PATH).strip("/"), scope["query_string"].decode("latin-1")
             timeout = self.settings.body_timeout
             await file_requests.answer(self.storage.files, method, rest, query, headers, client, timeout)
-        elif f"{target.path}/".startswith(f"{BATCHES_PATH}/"):
+        elif f"{target.path}/".startswith((f"{BATCHES_PATH}/", f"{MESSAGE_BATCHES_PATH}/")):
             if self.storage is None or self.storage.batches is None:
                 raise errors.no_files(path)
-            rest, query = target.path.removeprefix(BATCHES_PATH).strip("/"), scope["query_string"].decode("latin-1")
-            await self._batches(self.storage.batches, method, rest, query, headers, client)
+            query = scope["query_string"].decode("latin-1")
+            await self._batches(self.storage.batches, method, target.path, query, headers, client)
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
@@ -175,9 +177,15 @@ class GatewayApp:
             raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions")
 
     async def _batches(
-        self, runner: BatchRunner, method: str, rest: str, query: str, headers: Headers, client: Client
+        self, runner: BatchRunner, method: str, path: str, query: str, headers: Headers, client: Client
     ) -> None:
         with suppress(ClientGone), self._bodies.held() as held:
+            if path.startswith(MESSAGE_BATCHES_PATH):
+                rest = path.removeprefix(MESSAGE_BATCHES_PATH).strip("/")
+                upload = message_requests.Upload(headers, client, self._bodies, held)
+                await message_requests.answer(runner, method, rest, query, upload, client)
+                return
+            rest = path.removeprefix(BATCHES_PATH).strip("/")
             body = await client.read(self._bodies, headers, held)
             check_cost(body)
             await batch_requests.answer(runner, method, rest, query, body, client)

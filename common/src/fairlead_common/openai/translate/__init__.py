@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fairlead_common.openai.translate.invocations import INVOCATIONS_PATH, Invocations
-from fairlead_common.openai.translate.messages import COUNT_TOKENS_PATH, CountTokens
+from fairlead_common.openai.translate.messages import (
+    COUNT_TOKENS_PATH,
+    MESSAGE_BATCHES_PATH,
+    CountTokens,
+    MessageBatches,
+)
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
 from fairlead_common.openai.translate.ollama_answers import (
     CHAT_PATH,
@@ -68,4 +73,6 @@ _ALL: Mapping[str, Callable[[], Translation]] = {**_TRANSLATIONS, **MODEL_QUESTI
 
 def translation_of(path: str) -> Translation | None:
     """A new translation for a request to a path with this ending; None = the OpenAI form itself."""
+    if f"{MESSAGE_BATCHES_PATH}/" in f"{path}/":
+        return MessageBatches()
     return next((made() for ending, made in _ALL.items() if path.endswith(ending)), None)

@@ -16,6 +16,7 @@ from fairlead_common.openai.translate.chat_answers import EVENT_STREAM
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
+MESSAGE_BATCHES_PATH = "/v1/messages/batches"
 _ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
 _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
@@ -301,6 +302,18 @@ class CountTokens(MessagesDialect):
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return self.refusal(502, _NOT_COUNTED, request_id)
         return self.refusal(status, body, request_id)
+
+
+class MessageBatches(MessagesDialect):
+    """A request to `/v1/messages/batches`, or below, which speaks of no chat."""
+
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
+        """As it is."""
+        return MESSAGE_BATCHES_PATH, body
+
+    def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
+        """Refusals in Anthropic's terms; all else has them."""
+        return (status, body) if status < 400 else self.refusal(status, body, request_id)
 
 
 def chat_of(request: CountTokensRequest) -> Chat:

@@ -11,6 +11,13 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/r
 """What lines may ask for."""
 
 
+class BatchApi(StrEnum):
+    """Whose clients made a batch: how its id begins."""
+
+    OPENAI = "batch_"
+    MESSAGES = "msgbatch_"
+
+
 class BatchStatus(StrEnum):
     """In the order in which a batch goes through them."""
 
@@ -60,6 +67,10 @@ class BatchRow:
     expired_at: float | None = None
     cancelling_at: float | None = None
     cancelled_at: float | None = None
+
+    @property
+    def api(self) -> BatchApi:
+        return BatchApi.MESSAGES if self.id.startswith(BatchApi.MESSAGES) else BatchApi.OPENAI
 
     @property
     def ends_as(self) -> BatchStatus:

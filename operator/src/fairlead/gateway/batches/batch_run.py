@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from fairlead.gateway.batches.answer_forms import answer_form
 from fairlead.gateway.batches.batch import BatchRow, BatchStatus
 from fairlead.gateway.batches.lines import BatchLine, Checked, RawLine, check, raw_lines, read_line
 from fairlead.gateway.files.blobs import BlobError
 from fairlead.gateway.files.keeper import FileKeeper
-from fairlead.gateway.stored.errors import Json, StoreError
+from fairlead.gateway.stored.errors import StoreError
 
 if TYPE_CHECKING:
     from fairlead.gateway.batches.batch_table import BatchTable, LineAnswer
@@ -81,6 +82,7 @@ class BatchRun:
     ) -> None:
         """`runner`: of the lease. `on_line`: called with what became of a line: completed, failed or retried."""
         self.row = row
+        self._form = answer_form(row)
         self._table, self._files, self._serve = table, files, serve
         self._runner, self._max_line_bytes, self._on_line = runner, max_line_bytes, on_line
         self._answers: list[LineAnswer] = []
@@ -241,17 +243,13 @@ class BatchRun:
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return
             pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
-        is_error = answer.status >= 400
-        response = {"status_code": answer.status, "request_id": request_id, "body": msgspec.Raw(answer.body)}
-        self._add(line.number, line.custom_id, request_id, is_error=is_error, response=response, error=None)
+        self._add(line, request_id, answer)
 
-    def _add(
-        self, number: int, custom_id: str, request_id: str, *, is_error: bool, response: Json | None, error: Json | None
-    ) -> None:
+    def _add(self, line: BatchLine, request_id: str, answer: ServedAnswer) -> None:
         from fairlead.gateway.batches.batch_table import LineAnswer
 
-        told = {"id": request_id, "custom_id": custom_id, "response": response, "error": error}
-        self._answers.append(LineAnswer(number, is_error, msgspec.json.encode(told)))
+        told = self._form.answered(line.custom_id, request_id, answer.status, answer.body)
+        self._answers.append(LineAnswer(line.number, answer.status >= 400, told))
 
     # Their answers.
 
@@ -280,11 +278,11 @@ class BatchRun:
         await self._change()  # which tells the present counts
         ending = self.row.ends_as
         written = {}
-        for kind, is_error in (("output", False), ("error", True)):
-            is_empty = not await self._table.answers(self.row.id, is_error=is_error, after=0)
-            if is_empty and not (is_error and ending == BatchStatus.EXPIRED):
+        for kind, errors in self._form.FILES.items():
+            tells_rest = True in errors and ending in self._form.TELLS_UNANSWERED and len(answered) < self.row.total
+            if not tells_rest and not await self._has_answers(errors):
                 continue
-            pieces = self._written(is_error=is_error, missing=answered if ending == BatchStatus.EXPIRED else None)
+            pieces = self._written(errors, ending, answered if tells_rest else None)
             filename = f"{self.row.id}_{kind}.jsonl"
             async with aclosing(pieces):
                 written[f"{kind}_file_id"] = await self._files.put(
@@ -294,34 +292,34 @@ class BatchRun:
         changes = {"status": ending, f"{ending}_at": time.time(), **names}
         self.row = await self._table.end(self.row.id, self._runner, list(written.values()), changes)
 
-    async def _written(self, *, is_error: bool, missing: set[int] | None) -> AsyncGenerator[bytes]:
-        """Bytes of a file with answers. `missing`: in a batch that has expired, the lines that have one."""
-        after, page = 0, bytearray()
-        while rows := await self._table.answers(self.row.id, is_error=is_error, after=after):
-            after = rows[-1][0]
-            for _, data in rows:
-                page += data + b"\n"
-                if len(page) >= _PAGE_BYTES:
-                    yield bytes(page)
-                    page.clear()
-        yield bytes(page)
-        if missing is None or not is_error:
+    async def _has_answers(self, errors: Iterable[bool]) -> bool:
+        found = [await self._table.answers(self.row.id, is_error=is_error, after=0) for is_error in errors]
+        return any(found)
+
+    async def _written(
+        self, errors: Iterable[bool], ending: BatchStatus, answered: set[int] | None
+    ) -> AsyncGenerator[bytes]:
+        """Bytes of a file with answers. `answered`: the lines that have one, where the others are told."""
+        for is_error in errors:
+            after, page = 0, bytearray()
+            while rows := await self._table.answers(self.row.id, is_error=is_error, after=after):
+                after = rows[-1][0]
+                for _, data in rows:
+                    page += data + b"\n"
+                    if len(page) >= _PAGE_BYTES:
+                        yield bytes(page)
+                        page.clear()
+            yield bytes(page)
+        if answered is None:
             return
         try:
             async with aclosing(self._lines()) as lines:
                 async for raw in lines:
-                    if raw.number not in missing:
+                    if raw.number not in answered:
                         custom_id = read_line(raw, self.row.endpoint, self._max_line_bytes).custom_id
-                        yield _expired(custom_id)
+                        yield self._form.unanswered(custom_id, ending) + b"\n"
         except BlobError as error:  # the batch has to end
-            logger.warning("lines of the batch %s that expired are not named: %s", self.row.id, error)
-
-
-def _expired(custom_id: str) -> bytes:
-    message = "This request could not be executed before the completion window expired."
-    error = {"code": "batch_expired", "message": message}
-    told = {"id": f"batch_req_{secrets.token_hex(16)}", "custom_id": custom_id, "response": None, "error": error}
-    return msgspec.json.encode(told) + b"\n"
+            logger.warning("lines of the batch %s without an answer are not named: %s", self.row.id, error)
 
 
 def _body(endpoint: str, body: bytes) -> bytes:

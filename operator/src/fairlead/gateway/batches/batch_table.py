@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sql
 
-from fairlead.gateway.batches.batch import ACTIVE, BatchRow, BatchStatus
+from fairlead.gateway.batches.batch import ACTIVE, BatchApi, BatchRow, BatchStatus
 from fairlead.gateway.files.file_row import FileRow
 from fairlead.gateway.files.file_table import ready_values
 from fairlead.gateway.openai.query import ListQuery
@@ -63,18 +63,19 @@ class BatchTable:
         """Raises NotStored."""
         return await self.database.run(lambda connection: _found(connection, owner, batch_id))
 
-    async def page(self, owner: str, page: ListQuery) -> list[BatchRow]:
-        """One more than the page's limit, where there are more. Raises NotStored where the page is to begin behind a
-        batch that is not there."""
+    async def page(self, owner: str, api: BatchApi, page: ListQuery) -> list[BatchRow]:
+        """One more than the page's limit, where there are more. The newest first; before a batch, the nearest to it
+        first. Raises NotStored where a batch that the page names is not there."""
 
         def read(connection: sql.Connection) -> list[BatchRow]:
-            wanted = batches.c.owner == owner
+            wanted = (batches.c.owner == owner) & batches.c.id.startswith(api, autoescape=True)
+            key = sql.tuple_(batches.c.created_at, batches.c.id)
             if page.after is not None:
-                last = _found(connection, owner, page.after)
-                wanted &= sql.tuple_(batches.c.created_at, batches.c.id) < sql.tuple_(
-                    sql.literal(last.created_at), sql.literal(last.id)
-                )
-            order = batches.c.created_at.desc(), batches.c.id.desc()
+                wanted &= key < _place(connection, owner, page.after)
+            order = [batches.c.created_at.desc(), batches.c.id.desc()]
+            if page.before is not None:
+                wanted &= key > _place(connection, owner, page.before)
+                order = [batches.c.created_at.asc(), batches.c.id.asc()]
             rows = connection.execute(sql.select(batches).where(wanted).order_by(*order).limit(page.limit + 1))
             return [_row(each) for each in rows]
 
@@ -91,6 +92,11 @@ class BatchTable:
             return _found(connection, owner, batch_id)
 
         return await self.database.run(mark)
+
+    async def delete(self, owner: str, batch_id: str) -> None:
+        """One that has ended; its files stay."""
+        mine = (batches.c.id == batch_id) & (batches.c.owner == owner) & sql.not_(batches.c.status.in_(ACTIVE))
+        await self.database.run(lambda connection: connection.execute(batches.delete().where(mine)))
 
     async def reads(self, file_id: str) -> str | None:
         """The id of a batch that has not ended and reads this file."""
@@ -228,6 +234,11 @@ def _found(connection: sql.Connection, owner: str, batch_id: str) -> BatchRow:
     if row is None:
         raise NotStored(batch_id)
     return _row(row)
+
+
+def _place(connection: sql.Connection, owner: str, batch_id: str) -> Any:
+    row = _found(connection, owner, batch_id)
+    return sql.tuple_(sql.literal(row.created_at), sql.literal(row.id))
 
 
 def _row(row: Any) -> BatchRow:

@@ -118,7 +118,7 @@ def read_line(raw: RawLine, endpoint: str, max_bytes: int) -> BatchLine:
         raise wrong("body", f"must be a JSON object: {error}") from error
     for name in ("stream", "background"):
         if getattr(body, name):
-            raise wrong(f"body.{name}", "must be left out: answers of a batch come in its output file")
+            raise wrong(f"body.{name}", "must be left out: answers of a batch come when it has ended")
     return BatchLine(raw.number, written.custom_id, bytes(written.body))
 
 

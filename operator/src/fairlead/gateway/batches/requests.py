@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from fairlead.gateway.batches.batch import ENDED, ENDPOINTS, BatchRow, BatchStatus, shown
+from fairlead.gateway.batches.batch import ENDED, ENDPOINTS, BatchApi, BatchRow, BatchStatus, shown
 from fairlead.gateway.batches.runner import BatchRunner
 from fairlead.gateway.files.keeper import unreachable
 from fairlead.gateway.files.requests import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, PURPOSE
@@ -47,6 +47,8 @@ async def answer(runner: BatchRunner, method: str, rest: str, query: str, body: 
     batch_id, _, action = rest.partition("/")
     owner = client.name or ""
     try:
+        if batch_id and not batch_id.startswith(BatchApi.OPENAI):
+            raise NotStored(batch_id)
         match method, bool(batch_id), action:
             case "POST", False, "":
                 told: Json = shown(await _create(runner, owner, body))
@@ -83,7 +85,7 @@ async def _create(runner: BatchRunner, owner: str, body: bytes) -> BatchRow:
         raise bad_request(f"input_file_id: the file is for {file.purpose!r}, not {PURPOSE!r}", param="input_file_id")
     now, expiry = time.time(), asked.output_expires_after
     row = BatchRow(
-        id=f"batch_{secrets.token_hex(16)}",
+        id=f"{BatchApi.OPENAI}{secrets.token_hex(16)}",
         owner=owner,
         endpoint=asked.endpoint,
         input_file_id=file.id,
@@ -94,11 +96,16 @@ async def _create(runner: BatchRunner, owner: str, body: bytes) -> BatchRow:
         expires_at=now + seconds,
     )
     await runner.files.table.keep([file.id], row.expires_at + 86400)
+    await create(runner, row)
+    return row
+
+
+async def create(runner: BatchRunner, row: BatchRow) -> None:
+    """Begins it. Raises OpenAIError where the owner has too many, and StoreError."""
     if not await runner.table.create(row, MAX_ACTIVE):
         message = f"{MAX_ACTIVE} batches of yours have not ended; wait for one, or cancel one."
         raise OpenAIError(429, message, code="too_many_batches", retry_after=30)
     runner.nudge()
-    return row
 
 
 def _read(body: bytes) -> _Asked:
@@ -116,7 +123,7 @@ def _read(body: bytes) -> _Asked:
 async def _listed(runner: BatchRunner, owner: str, query: str) -> Json:
     page = page_of(query, default_limit=20, max_limit=MAX_PAGE)
     try:
-        rows = await runner.table.page(owner, page)
+        rows = await runner.table.page(owner, BatchApi.OPENAI, page)
     except NotStored as error:
         raise bad_request(f"after: there is no batch {error.id!r}", param="after") from error
     data = [shown(row) for row in rows[: page.limit]]

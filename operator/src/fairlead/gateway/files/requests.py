@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from fairlead.gateway.files.blobs import BlobError
+from fairlead.gateway.files.blobs import BlobError, Blobs
 from fairlead.gateway.files.file_row import FileRow
 from fairlead.gateway.files.form_stream import FormStream, PartBegin, PartEnd
 from fairlead.gateway.files.keeper import FileKeeper, file_not_found, unreachable
@@ -56,7 +56,7 @@ async def answer(
             case "GET", True, "":
                 await client.reply(200, msgspec.json.encode(shown(await keeper.table.get(owner, file_id))))
             case "GET", True, "content":
-                await _content(keeper, await keeper.table.get(owner, file_id), client)
+                await send(keeper.blobs, await keeper.table.get(owner, file_id), client)
             case "DELETE", True, "":
                 await keeper.delete(owner, file_id)
                 await client.reply(200, msgspec.json.encode({"id": file_id, "object": "file", "deleted": True}))
@@ -92,13 +92,14 @@ async def _listed(keeper: FileKeeper, owner: str, query: str) -> Json:
     return {"object": "list", "data": data, **ends, "has_more": len(rows) > page.limit}
 
 
-async def _content(keeper: FileKeeper, row: FileRow, client: Client) -> None:
+async def send(blobs: Blobs, row: FileRow, client: Client, content_type: bytes = b"application/octet-stream") -> None:
+    """A file's bytes as the answer. Raises BlobError where nothing was sent yet."""
     await client.read_nothing()
     with suppress(ClientGone):
-        async with client.watch, aclosing(keeper.blobs.read(row.id)) as pieces:
+        async with client.watch, aclosing(blobs.read(row.id)) as pieces:
             first = await anext(pieces, b"")  # an error is told while it can be
             length = str(row.num_bytes).encode()
-            await client.start(200, [(b"content-type", b"application/octet-stream"), (b"content-length", length)])
+            await client.start(200, [(b"content-type", content_type), (b"content-length", length)])
             try:
                 await client.write(first)
                 async for piece in pieces:

@@ -18,6 +18,8 @@ class ListQuery:
     is_newest_first: bool
     after: str | None
     """The id of the last entry of the page before; None = the first page."""
+    before: str | None = None
+    """The id of the first entry of the page after."""
 
 
 def page_of(query: str, *, default_limit: int, max_limit: int) -> ListQuery:
