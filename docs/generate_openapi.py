@@ -24,6 +24,7 @@ from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, M
 from fairlead.gateway.recent_requests import PATH_REQUESTS, RequestRecord
 from fairlead.gateway.stored.requests import MAX_ITEMS
 from fairlead_common.openai.translate.messages import MESSAGE_BATCHES_PATH
+from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.messages import (
@@ -142,7 +143,8 @@ def document() -> Document:
     )
     paths[f"{PATH_REQUESTS}/{{id}}"] = {"get": _with_names(request, "id")}
     paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
-    paths |= _stored() | _files() | _batches() | _message_batches()
+    [refusal] = _names(engine["paths"][MESSAGES_PATH]["post"]["responses"]["default"])
+    paths |= _stored() | _files() | _batches() | _message_batches(refusal)
     described = _read("openapi", "This document", None)
     paths[PATH_DOCUMENT] = {"get": described}
     _, states = msgspec.json.schema_components(
@@ -283,8 +285,8 @@ def _batches() -> Document:
     }
 
 
-def _message_batches() -> Document:
-    """`/v1/messages/batches`, where files are kept."""
+def _message_batches(refusal: str) -> Document:
+    """`/v1/messages/batches`, where files are kept. `refusal`: the schema of Anthropic's errors."""
     one = f"{MESSAGE_BATCHES_PATH}/{{id}}"
     whole = _answer("Successful Response", _OBJECT, HEADER_REQUEST_ID)
     results = whole | {"content": {"application/x-jsonl": {"schema": {"type": "string"}}}}
@@ -300,11 +302,12 @@ def _message_batches() -> Document:
     asked = {"type": "object", "required": ["requests"], "properties": {"requests": listed}}
 
     def operation(operation_id: str, summary: str, done: Document, *parameters: Document) -> Document:
-        return _operation("message batches", operation_id, summary, done, *parameters)
+        told = _operation("message batches", operation_id, summary, done, *parameters)
+        return told | {"responses": {"200": done, **_refusals(OF_LISTS, refusal)}}
 
     create = operation("create_message_batch", "Begins a message batch", whole)
     create |= {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}}
-    create["responses"] |= _refusals((408, 413, 415))
+    create["responses"] |= _refusals((408, 413, 415), refusal)
     page = (
         _query("limit", "How many", type="integer", minimum=1, maximum=MAX_MESSAGE_BATCHES, default=20),
         _query("after_id", "The id of the last batch of the page before", type="string"),

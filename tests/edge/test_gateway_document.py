@@ -62,6 +62,7 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
     stored = {f"/v1/responses/{{id}}{action}" for action in ("", "/cancel", "/input_items")}
     stored |= {"/v1/files", "/v1/files/{id}", "/v1/files/{id}/content"}
     stored |= {"/v1/batches", "/v1/batches/{id}", "/v1/batches/{id}/cancel"}
+    stored |= {f"/v1/messages/batches{place}" for place in ("", "/{id}", "/{id}/cancel", "/{id}/results")}
     answered = {*PROBES, *MODEL_QUESTIONS, "/v1/models", "/v1/models/{id}", PATH_STATES, "/openapi.json"}
     looked_up = {f"{PATH_STATES}/{{namespace}}/{{name}}", f"{PATH_REQUESTS}/{{id}}"}
     assert set(document["paths"]) == forwarded | stored | answered | looked_up
@@ -108,8 +109,8 @@ def served_body(body: Any, number: int) -> Any:
 @pytest.mark.long
 async def test_generated_requests_are_answered_as_the_document_says(engine_port: int, tmp_path: Path) -> None:
     replica = Replica(uid="r", name="r", host="127.0.0.1", port=engine_port, limits=None, digest="")
-    store = f"sqlite:///{tmp_path}/responses.db"
-    async with running_gateway(make_pool([replica], max_queue_time=5.0), response_store=store) as (_, _, url):
+    stores = {"response_store": f"sqlite:///{tmp_path}/store.db", "file_store": f"{tmp_path}/files"}
+    async with running_gateway(make_pool([replica], max_queue_time=5.0), **stores) as (_, _, url):
         statuses, found = await asyncio.to_thread(generated, url)
         async with httpx.AsyncClient(base_url=url) as http:
             assert (await http.get("/ready")).status_code == 200

@@ -14,17 +14,17 @@ class AnswerForm(Protocol):
     """Lines are without their ends."""
 
     FILES: ClassVar[Mapping[str, tuple[bool, ...]]]
-    """What is in a batch's files, in order: answers that are errors (True), or others. Lines without an answer follow
-    the errors."""
+    """Files of a batch → kinds of answers in a file, in order: errors (True), answers (False). Requests without an
+    answer follow errors."""
     TELLS_UNANSWERED: ClassVar[frozenset[BatchStatus]]
-    """Ends of a batch after which these lines are told."""
+    """Ends of a batch after which requests without an answer are told."""
 
     def answered(self, custom_id: str, request_id: str, status: int, body: bytes) -> bytes:
         """The line of an answer. `body`: of any kind; usually JSON."""
         ...
 
     def unanswered(self, custom_id: str, ending: BatchStatus) -> bytes:
-        """The line of a request that has no answer when the batch ends so."""
+        """The line of a request without an answer."""
         ...
 
 
@@ -69,7 +69,7 @@ def answer_form(row: BatchRow) -> AnswerForm:
 
 
 def _on_one_line(body: bytes) -> msgspec.Raw:
-    """JSON without line ends. What is none, such as a page of a server between, becomes a string."""
+    """JSON without line ends. A body of another kind, such as a proxy's page, becomes a string."""
     try:
         return msgspec.Raw(msgspec.json.format(body, indent=-1))
     except UNREADABLE:

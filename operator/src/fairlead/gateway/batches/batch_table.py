@@ -64,8 +64,8 @@ class BatchTable:
         return await self.database.run(lambda connection: _found(connection, owner, batch_id))
 
     async def page(self, owner: str, api: BatchApi, page: ListQuery) -> list[BatchRow]:
-        """One more than the page's limit, where there are more. The newest first; before a batch, the nearest to it
-        first. Raises NotStored where a batch that the page names is not there."""
+        """One more than the page's limit, where there are more. The newest first; of a page before a batch, the oldest
+        first. Raises NotStored where the page names an unknown batch."""
 
         def read(connection: sql.Connection) -> list[BatchRow]:
             wanted = (batches.c.owner == owner) & batches.c.id.startswith(api, autoescape=True)

@@ -1,5 +1,5 @@
-"""`/v1/messages/batches`: what Anthropic's clients ask. A message batch is a batch like any other, whose lines come in
-the body and are checked there; its results are one file."""
+"""`/v1/messages/batches`: what Anthropic's clients ask. A message batch is a stored batch whose lines come in the
+request's body; the results are one file."""
 
 import re
 import secrets
@@ -44,13 +44,6 @@ class _Request(msgspec.Struct):
     params: msgspec.Raw
 
 
-class _Line(msgspec.Struct):
-    custom_id: str
-    method: str
-    url: str
-    body: msgspec.Raw
-
-
 _requests = msgspec.json.Decoder(_Request)
 
 
@@ -58,8 +51,8 @@ class Upload:
     """The body of a new batch, from the client."""
 
     def __init__(self, headers: Mapping[bytes, bytes], client: Client, bodies: BodyReader, held: HeldBody) -> None:
-        """`bodies`: of the gateway; their limit is that of a request, their timeout the longest wait for more.
-        `held`: counts the memory that this body takes."""
+        """`bodies`: says the most bytes of a request, and the longest wait for more. `held`: counts this body's
+        memory."""
         self._headers, self._client, self._bodies, self._held = headers, client, bodies, held
         self._names: set[str] = set()
 
@@ -104,7 +97,8 @@ class Upload:
         if name in self._names:
             raise bad_request(f"{field}: {name!r} is that of another request; name each once", param=field)
         params = bytes(request.params).replace(b"\n", b" ").replace(b"\r", b" ")  # line ends are between values alone
-        line = msgspec.json.encode(_Line(name, "POST", MESSAGES_PATH, msgspec.Raw(params)))
+        asked = {"custom_id": name, "method": "POST", "url": MESSAGES_PATH, "body": msgspec.Raw(params)}
+        line = msgspec.json.encode(asked)
         most = self._bodies.limit
         try:
             read_line(RawLine(0, line if len(line) <= most else None), MESSAGES_PATH, most)
@@ -148,8 +142,8 @@ async def answer(runner: BatchRunner, method: str, rest: str, query: str, upload
 
 
 def shown(row: BatchRow) -> Json:
-    """The batch as Anthropic's clients know it. `results_url` is a path: clients put their own address before it, and
-    with it their key."""
+    """The batch as Anthropic's clients know a batch. `results_url` is a path: clients put the address before the path
+    where they send their key."""
     has_ended, unanswered = row.status in ENDED, row.total - row.completed - row.failed
     is_cancelled = row.status == BatchStatus.CANCELLED
     counts = {
@@ -252,7 +246,7 @@ async def _results(runner: BatchRunner, row: BatchRow, client: Client) -> None:
 
 
 async def _delete(runner: BatchRunner, row: BatchRow) -> None:
-    """With its files. One that is not deleted whole is deleted by the next try."""
+    """Files first, so that a client can try again."""
     if row.status not in ENDED:
         raise bad_request(f"The message batch {row.id} has not ended; cancel it first.")
     for file_id in (row.input_file_id, row.output_file_id):

@@ -1,6 +1,6 @@
 """The body of a message batch, `{"requests": […]}`, cut into its requests as it comes. Pure.
 
-What is kept is one request that has not ended, and the body without its requests, which is read at the end.
+In memory are one request that has not ended, and the body without requests, which is decoded at the end.
 """
 
 import re
@@ -29,7 +29,7 @@ class _Around(msgspec.Struct):
 
 
 class RequestCutter:
-    """`feed` it with what comes, and `close` it at the end. Both raise ValueError, with a sentence."""
+    """`feed` with pieces of the body, and `close` at the end. Both raise ValueError, with a sentence."""
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes`: of one request."""
