@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PACKAGES := -e ./common -e "./operator[plot,logins]" -e "./engine[buckets]" -e ./local
+PACKAGES := -e ./common -e "./operator[plot,logins,grpc]" -e "./engine[buckets]" -e ./local
 PINS   := -c requirements/constraints.txt
 PYPROJECTS := common/pyproject.toml operator/pyproject.toml engine/pyproject.toml local/pyproject.toml
 # PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.
@@ -32,7 +32,7 @@ RELEASE := PYTHONPATH=e2e $(BIN)/python -m release
 needs_registry = $(if $(REGISTRY),,$(error Say where to: make $@ REGISTRY=registry.example.com/team))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-long test-matrices test-chart soak fuzz test-gpu e2e-kubernetes e2e-local e2e-node-down e2e-control-plane images images-push chart-push release-check prometheus lint shape fmt check crds reference schemas families dinghy pictures bench-engine bench-routers bench-routing bench-autoscaling clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-compute test-long test-matrices test-chart soak fuzz test-gpu e2e-kubernetes e2e-local e2e-node-down e2e-control-plane images images-push chart-push release-check prometheus lint shape fmt check crds reference grpc schemas families dinghy pictures bench-engine bench-routers bench-routing bench-autoscaling clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -152,6 +152,9 @@ crds: setup ## Regenerate crds/, its copies, and the chart's admission policy fr
 reference: setup-dev ## Regenerate docs/reference/ and the gateway's openapi.json from the code
 	$(BIN)/python docs/generate_openapi.py
 	$(BIN)/python docs/generate_reference.py
+
+grpc: setup-dev ## Regenerate the descriptors of the gateway's gRPC services from their .proto files
+	$(BIN)/python docs/generate_grpc.py
 
 schemas: setup-dev ## Regenerate the schemas of local mode's built-in kinds from Kubernetes' OpenAPI document
 	$(PIP) install $(PINS) -r requirements/kubernetes.txt

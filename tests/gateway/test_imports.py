@@ -3,7 +3,18 @@
 import subprocess
 import sys
 
-NEEDLESS = {"aiohttp", "celpy", "fairlead_local", "kopf", "kubernetes", "torch", "transformers", "yaml"}
+NEEDLESS = {
+    "aiohttp",
+    "celpy",
+    "fairlead_local",
+    "google",
+    "grpc",
+    "kopf",
+    "kubernetes",
+    "torch",
+    "transformers",
+    "yaml",
+}
 PROGRAM = """
 import sys
 from fairlead.cli.main import build_parser

@@ -95,9 +95,14 @@ def test_the_engine_can_download_from_buckets() -> None:
     assert '"./engine[buckets]"' in text("Makefile")
 
 
+def test_the_gateway_can_serve_grpc() -> None:
+    assert "--extra buckets --extra grpc common operator" in text("Dockerfile.operator")
+    assert '"./operator[plot,logins,grpc]"' in text("Makefile")
+
+
 def test_every_requirement_of_the_images_is_pinned() -> None:
     pinned = {line.partition("==")[0] for line in text("requirements/constraints.txt").splitlines() if "==" in line}
-    wanted = third_party("--extra", "buckets", "common", "engine", "operator")
+    wanted = third_party("--extra", "buckets", "--extra", "grpc", "common", "engine", "operator")
     names = {re.match(r"[\w.-]+", line).group().lower().replace("_", "-") for line in wanted}  # type: ignore[union-attr]
     assert names <= pinned
 

@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     except (SettingError, KeysError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    allow_descriptors(settings.max_connections, per_connection=2)  # the client's, and one to a replica
+    num_ports = 1 if settings.grpc_port is None else 2
+    allow_descriptors(num_ports * settings.max_connections, per_connection=2)  # the client's, and one to a replica
     try:
         with asyncio.Runner(loop_factory=PreciseLoop) as runner:
             runner.run(_serve(args, settings, access))

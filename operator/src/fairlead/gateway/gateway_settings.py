@@ -1,6 +1,7 @@
 """The gateway's settings: frozen, each with unit, default and meaning; wrong values are refused by name."""
 
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Annotated
 
 from fairlead.api import names
@@ -22,6 +23,9 @@ class GatewaySettings:
     """Address to listen on for metrics and probes; None = the same as `host`."""
     control_port: int = names.GATEWAY_CONTROL_PORT
     """Port for metrics and probes; 0 = any free one."""
+    grpc_port: int | None = None
+    """Port for clients of the Open Inference Protocol over gRPC, on the address `host`; 0 = any free one, None = the
+    protocol is not served."""
 
     max_body_bytes: Annotated[int, BYTES] = 16 * 1024 * 1024
     """Largest request body; a larger one is answered 413. 16 MiB hold about four million tokens of text."""
@@ -108,8 +112,8 @@ class GatewaySettings:
     """After that, how long running requests may take before they are cut."""
 
     def __post_init__(self) -> None:
-        for name in ("port", "control_port"):
-            if not 0 <= getattr(self, name) <= 65535:
+        for name in ("port", "control_port", "grpc_port"):
+            if not 0 <= (getattr(self, name) or 0) <= 65535:
                 raise SettingError(name, f"must be between 0 and 65535, not {getattr(self, name)}")
         check_root_path(self.root_path)
         if self.unknown_fields not in tuple(Unknown):
@@ -128,10 +132,14 @@ class GatewaySettings:
             raise SettingError("file_store", "needs --response-store, whose database has the list of files")
         if self.port == self.control_port != 0 and self.control_host in (None, self.host):
             raise SettingError("port", "and --control-port must differ: metrics are not for clients")
+        if self.grpc_port and self.grpc_port in (self.port, self.control_port):
+            raise SettingError("grpc_port", "must differ from --port and --control-port")
+        if self.grpc_port is not None and find_spec("grpc") is None:
+            raise SettingError("grpc_port", "needs packages that are not installed: pip install 'fairlead[grpc]'")
 
 
 _TEXTS = {"host", "control_host", "root_path", "allowed_origins", "unknown_fields"}
-_NOT_POSITIVE = _TEXTS | {"pages", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections",
-    "response_store", "file_store",
+_NOT_POSITIVE = _TEXTS | {"pages", "port", "control_port", "grpc_port", "drain_delay", "drain_timeout",
+    "max_idle_connections", "response_store", "file_store",
 }  # fmt: skip
 _POSITIVE = tuple(field.name for field in fields(GatewaySettings) if field.name not in _NOT_POSITIVE)

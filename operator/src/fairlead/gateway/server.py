@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -46,6 +47,9 @@ from fairlead_common.http.limited import (
 from fairlead_common.http.root_path import RootPath, below
 from fairlead_common.http.server import HttpServer
 from fairlead_common.openai.translate import translation_of
+
+if TYPE_CHECKING:
+    from fairlead.gateway.open_inference.server import GrpcServer
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +127,9 @@ class Gateway:
         connections = self.metrics.gauges["open_connections"]
         for port, server in (("clients", self._server), ("control", self._control)):
             connections.labels(port).set_function(partial(len, server.server_state.connections))
+        self._grpc = None if settings.grpc_port is None else _grpc_server(self.app, settings, settings.grpc_port)
+        self.grpc_port: int | None = None if self._grpc is None else self._grpc.port
+        """As `port`; None = there is none."""
         self._drain_timer: asyncio.TimerHandle | None = None
         self._cut_at = math.inf
         """Monotonic time until which responses in the background may take."""
@@ -146,7 +153,9 @@ class Gateway:
         gone and revoked keys must not be used for ever. Raises if a server breaks down."""
         following = asyncio.create_task(self.fleet.run(), name="following the fleet")
         controlling = asyncio.create_task(self._control.serve([self._control_socket]))
-        serving = asyncio.create_task(self._server.serve([self._socket]))
+        serving = [asyncio.create_task(self._server.serve([self._socket]))]
+        if self._grpc is not None:
+            serving.append(asyncio.create_task(self._grpc.serve()))
         signalling = asyncio.create_task(self.signals.run())
         looking = asyncio.create_task(self.app.histories.run())
         admitting = asyncio.create_task(self.access.run(), name="following the API keys")
@@ -157,7 +166,7 @@ class Gateway:
             follower.add_done_callback(self._follower_ended)
         logger.info("serving on port %d; metrics, signals and probes on port %d", self.port, self.control_port)
         try:
-            await serving
+            await asyncio.gather(*serving)
             if self.storage is not None:
                 await self.storage.close(max(0.0, self._cut_at - time.monotonic()))
         finally:
@@ -181,7 +190,7 @@ class Gateway:
 
         def stop() -> None:
             if not self._server.should_exit:
-                self._server.stop()
+                self._stop_serving()
 
         if self._drain_timer is None:
             delay = self.settings.drain_delay if self.fleet.synced else 0.0
@@ -194,22 +203,32 @@ class Gateway:
     def stop(self) -> None:
         """Takes nothing new from now on; a second call cuts what still runs."""
         self._announce()
-        self._server.stop()
+        self._stop_serving()
 
     def interrupt(self) -> None:
         """Takes no new requests, and cuts running ones after `INTERRUPT_SECONDS`; while draining, at once."""
         self._cut_at = time.monotonic() + (0.0 if self.app.draining else INTERRUPT_SECONDS)
         if self.app.draining:
-            self._server.cut()
+            self._cut_serving()
         else:
             self.stop()
-            asyncio.get_running_loop().call_later(INTERRUPT_SECONDS, self._server.cut)
+            asyncio.get_running_loop().call_later(INTERRUPT_SECONDS, self._cut_serving)
 
     def install_signal_handlers(self) -> None:
         """SIGTERM drains, however often it comes; SIGINT, a person's, interrupts."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.drain)
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
+
+    def _stop_serving(self) -> None:
+        for server in (self._server, self._grpc):
+            if server is not None:
+                server.stop()
+
+    def _cut_serving(self) -> None:
+        for server in (self._server, self._grpc):
+            if server is not None:
+                server.cut()
 
     def _announce(self) -> None:
         self._cut_at = min(self._cut_at, time.monotonic() + self.settings.drain_delay + self.settings.drain_timeout)
@@ -222,6 +241,13 @@ class Gateway:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s broke down", task.get_name(), exc_info=error)
             self.stop()
+
+
+def _grpc_server(app: GatewayApp, settings: GatewaySettings, port: int) -> "GrpcServer":
+    """Imported where it is wanted: gRPC and protobuf take some 20 MB. Raises OSError where the port is taken."""
+    from fairlead.gateway.open_inference.server import GrpcServer
+
+    return GrpcServer(app, settings, port)
 
 
 def client_protocol(
