@@ -34,6 +34,7 @@ ONLY_WITH: dict[str, dict[str, Any]] = {
         f"gateway.autoscaling.{name}": {"gateway": {"autoscaling": {"enabled": True}}}
         for name in ("minReplicas", "maxReplicas", "targetCPUUtilization", "metrics", "behavior")
     },
+    "gateway.grpc.port": {"gateway": {"grpc": {"enabled": True}}},
     **{
         f"gateway.ingress.{name}": {"gateway": {"ingress": {"enabled": True}}}
         for name in ("className", "annotations", "hosts", "tls")

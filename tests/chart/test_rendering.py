@@ -356,6 +356,17 @@ def test_the_service_is_what_a_load_balancer_needs() -> None:
     assert "nodePort" not in plain["ports"][0]
 
 
+def test_grpc_has_a_port_of_its_own_where_it_is_wanted() -> None:
+    manifests = helm.manifests({"gateway": {"grpc": {"enabled": True, "port": 9000}}})
+    pod = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]["containers"][0]
+    assert "--grpc-port=8082" in pod["args"]
+    assert {"name": "grpc", "containerPort": 8082, "protocol": "TCP"} in pod["ports"]
+    _, port = find(manifests, "Service", "fairlead-gateway")["spec"]["ports"]
+    assert (port["name"], port["port"], port["targetPort"]) == ("grpc", 9000, "grpc")
+    policy = find(manifests, "NetworkPolicy", "fairlead-gateway")["spec"]["ingress"][0]
+    assert {"port": 8082, "protocol": "TCP"} in policy["ports"]
+
+
 def test_what_other_charts_are_told_changes_nothing() -> None:
     values = {"auth": {"existingSecret": "ours"}}
     assert helm.render({**values, "global": {"imageRegistry": "registry.example.com"}}) == helm.render(values)

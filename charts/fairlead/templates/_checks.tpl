@@ -151,6 +151,9 @@
 {{/* The API server refuses these, and only when everything before the Service is installed. */}}
 {{- define "fairlead.checkService" -}}
 {{- $service := .Values.gateway.service -}}
+{{- if and .Values.gateway.grpc.enabled (eq (int .Values.gateway.grpc.port) (int $service.port)) -}}
+{{- fail (printf "gateway.grpc.port: is %d, as gateway.service.port; use another" (int $service.port)) -}}
+{{- end -}}
 {{- range $name := list "nodePort" "externalTrafficPolicy" -}}
 {{- if and (get $service $name) (eq $service.type "ClusterIP") -}}
 {{- fail (printf "gateway.service.%s: is for the types NodePort and LoadBalancer, not for ClusterIP" $name) -}}

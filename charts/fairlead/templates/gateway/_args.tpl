@@ -25,6 +25,9 @@
 {{- end }}
 - --file-retention={{ include "fairlead.seconds" .retention }}
 {{- end }}
+{{- if .Values.gateway.grpc.enabled }}
+- --grpc-port=8082
+{{- end }}
 {{- range $name, $value := .Values.gateway.settings }}
 {{- if kindIs "bool" $value }}
 - --{{ ternary "" "no-" $value }}{{ kebabcase $name }}

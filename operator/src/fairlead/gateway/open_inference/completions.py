@@ -93,7 +93,10 @@ class TextCompletion:
         self._wanted = _outputs(request, tensors)
         self._texts = tensors[TEXT_INPUT]
         self._fields = _parameters(request, tensors.get(PARAMETERS))
-        self._fields |= _as_json(model=request.model_name, prompt=_prompts(self._texts))
+        self._fields |= _as_json(model=request.model_name)
+        self._prompts = _prompts(self._texts)
+        self.num_bytes = sum(len(bytes(each)) for each in self._texts.elements)
+        """Of the prompts."""
         if EXCLUDE_INPUT in tensors and not _flag(EXCLUDE_INPUT, tensors):
             self._fields |= _as_json(echo=True)
         self.is_streamed = _flag(STREAM, tensors)
@@ -106,10 +109,9 @@ class TextCompletion:
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
 
-    @property
     def body(self) -> bytes:
-        """Of the completion, in JSON."""
-        return msgspec.json.encode(self._fields)
+        """The completion in JSON; takes some 5 ms a megabyte."""
+        return msgspec.json.encode(self._fields | _as_json(prompt=self._prompts))
 
     def whole(self, body: bytes) -> Message:
         """The answer, from a completion's whole answer in JSON. Raises OpenAIError (502)."""

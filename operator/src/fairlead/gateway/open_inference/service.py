@@ -141,7 +141,9 @@ class InferenceService:
 
     def _single(self, name: str, kind: Any, method: Single, is_keyed: bool) -> Any:
         async def serve(call: GrpcCall) -> None:
-            await call.write(await method(call, decoded(kind, await self._read(call))))
+            data = await self._read(call)
+            await self._app.pacer.pace(len(data))
+            await call.write(await method(call, decoded(kind, data)))
 
         return self._handler(f"/{INFERENCE_SERVICE}/{name}", serve, is_keyed)
 
@@ -173,10 +175,13 @@ class InferenceService:
             read.cancel()
         return None if read.cancelled() or read.result() is grpc.aio.EOF else bytes(read.result())
 
-    async def _exchange(self, call: GrpcCall, body: bytes, on_events: OnEvents | None = None) -> AppAnswer:
+    async def _exchange(
+        self, call: GrpcCall, completion: TextCompletion, on_events: OnEvents | None = None
+    ) -> AppAnswer:
         """Serves a completion by the gateway's application. Raises Answered for errors and clients that do not read."""
+        await self._app.pacer.pace(completion.num_bytes)
         exchange = AppExchange(self._app, on_events)
-        task = asyncio.create_task(exchange.run(COMPLETIONS_PATH, call.headers, body))
+        task = asyncio.create_task(exchange.run(COMPLETIONS_PATH, call.headers, completion.body()))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
@@ -237,7 +242,7 @@ class InferenceService:
         completion = TextCompletion(request)
         if completion.is_streamed:
             raise bad_request(f"{STREAM}: ModelInfer answers once; call ModelStreamInfer.", param=STREAM)
-        answer = await self._exchange(call, completion.body)
+        answer = await self._exchange(call, completion)
         response = completion.whole(answer.body)
         await call.context.send_initial_metadata(metadata_of(answer.headers))
         return response
@@ -258,6 +263,7 @@ class InferenceService:
     async def _of_stream(self, call: GrpcCall, data: bytes) -> None:
         """A request of a stream. Raises Answered where an error ends the whole stream."""
         about = messages.ModelInferResponse()
+        await self._app.pacer.pace(len(data))
         try:
             request = decoded(messages.ModelInferRequest, data)
             about = answer_to(request)
@@ -284,7 +290,7 @@ class InferenceService:
                 else:
                     await call.write(messages.ModelStreamInferResponse(infer_response=answer))
 
-        answer = await self._exchange(call, completion.body, on_events)
+        answer = await self._exchange(call, completion, on_events)
         if failures:
             raise Answered(failures[0])
         if not answer.is_stream:
