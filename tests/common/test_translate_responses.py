@@ -151,6 +151,44 @@ def test_tools_are_functions_and_custom_tools_functions_of_one_text() -> None:
     assert "tools" not in chat(tools=[{"type": "web_search"}], tool_choice="auto", parallel_tool_calls=True)
 
 
+def test_tools_of_a_namespace_are_functions_with_both_names() -> None:
+    """Codex groups its own tools and those of MCP servers so, and runs what it finds by both names."""
+    inner = [{"type": "function", "name": "search", "description": "d"}, PATCH]
+    tools = [{"type": "namespace", "name": "mcp__docs__", "description": "n", "tools": inner}]
+    tools += [{"type": "image_generation"}, {"type": "tool_search", "execution": "client"}, {"type": "web_search"}]
+    call = {"type": "function_call", "call_id": "c", "name": "search", "namespace": "mcp__docs__", "arguments": "{}"}
+    found = chat([{"role": "user", "content": "a"}, call], tools=tools, tool_choice="auto")
+    names = [each["function"]["name"] for each in found["tools"]]
+    assert names == ["mcp__docs__search", "mcp__docs__patch"]
+    assert found["messages"][1]["tool_calls"][0]["function"]["name"] == names[0]
+    calls = [
+        {"index": index, "id": f"c{index}", "function": {"name": name, "arguments": '{"input": "a"}'}}
+        for index, name in enumerate(names)
+    ]
+    asked = {"tools": tools}
+    made = answered({"tool_calls": calls}, asked, finish_reason="tool_calls").output
+    assert [(each.type, each.name, each.namespace) for each in made] == [
+        ("function_call", "search", "mcp__docs__"), ("custom_tool_call", "patch", "mcp__docs__"),
+    ]  # fmt: skip
+    assert refused(tools=[{"type": "namespace", "name": "n"}]).field == "tools[0].tools"
+    inside = {"type": "namespace", "name": "n", "tools": [{"type": "mcp", "name": "m"}]}
+    assert refused(tools=[inside]).field == "tools[0].tools[0].type"
+    assert refused(tools=[{"type": "web_search"}], tool_choice="required").field == "tool_choice"
+
+
+def test_tools_and_choices_in_the_form_of_a_chat_are_taken() -> None:
+    """LlamaIndex sends such choices to /v1/responses, too."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    choice = {"type": "function", "function": {"name": "f"}}
+    found = chat(tools=[tool], tool_choice=choice)
+    assert (found["tools"], found["tool_choice"]) == ([tool], choice)
+
+
+def test_a_search_in_the_history_is_passed_over() -> None:
+    search = {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}}
+    assert messages(search, {"role": "user", "content": "a"}) == [{"role": "user", "content": "a"}]
+
+
 def test_formats_effort_and_log_probabilities() -> None:
     schema = {"type": "object"}
     form = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}

@@ -1,7 +1,8 @@
 """OpenAI's Responses API → chats. Pure.
 
 Where nothing is stored, each request brings its whole history (`input`), and what refers to an earlier response is
-refused by name. A custom tool becomes a function with one text, `input`.
+refused by name. A custom tool becomes a function with one text, `input`; a tool of a namespace a function with the
+names of both, joined by `__`. Tools and choices in the form of a chat, which some clients send, are taken as well.
 """
 
 import re
@@ -18,8 +19,10 @@ from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
-_PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26")
-"""Types of tools that models may do without; nobody searches here."""
+_PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26", "image_generation", "tool_search")
+"""Types of tools without effect: nobody searches or draws here, and models see all tools at once."""
+_JOIN = "__"
+"""Between the names of a namespace and of its tool."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _CHAT_PLACE = re.compile(r"messages\[(\d+)\](?:\.\w+|\[\d+\])*")
 
@@ -64,10 +67,13 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     prompt_cache_options: Any = None
     prompt_cache_retention: str | None = None
 
-    @property
-    def custom_tools(self) -> frozenset[str]:
-        """Names of the custom tools."""
-        return frozenset(str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "custom")
+    def tool(self, name: str | None) -> tuple[dict[str, str], bool]:
+        """For a tool's name in the chat: `name` and perhaps `namespace` of the tool, and whether the tool is custom."""
+        for _, namespace, tool in _tools(self.tools or ()):
+            if _chat_name(tool.get("name"), namespace) == name:
+                names = {"name": str(tool["name"])} | ({} if namespace is None else {"namespace": namespace})
+                return names, tool.get("type") == "custom"
+        return {"name": name or ""}, False
 
 
 class Kept(msgspec.Struct):
@@ -116,6 +122,9 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
     }
     fields = {name: value for name, value in given.items() if value is not None}
     if "tools" not in fields:
+        if fields.get("tool_choice") == "required":
+            problem = "nothing runs the tools that were sent; send functions or custom tools, or auto"
+            raise PromptError("tool_choice", f"tool_choice: {problem}")
         fields.pop("tool_choice", None)
         fields.pop("parallel_tool_calls", None)
     return fields | {"messages": history.messages, "best_effort": True}, history.places
@@ -154,6 +163,8 @@ class _History:
             case "function_call_output" | "custom_tool_call_output":
                 output = _content(item.get("output"), f"{place}.output")
                 self.add(place, {"role": "tool", "tool_call_id": _text_of(item, "call_id", place), "content": output})
+            case "web_search_call":
+                pass  # found by another server; the answer that follows says what
             case "item_reference":
                 raise PromptError(f"{place}.type", f"{place}.type: {_NOT_KEPT}")
             case _:
@@ -184,7 +195,8 @@ class _History:
         arguments = _text_of(item, "input" if is_custom else "arguments", place)
         if is_custom:
             arguments = msgspec.json.encode({INPUT_OF_CUSTOM: arguments}).decode()
-        function = {"name": _text_of(item, "name", place), "arguments": arguments}
+        name = _chat_name(_text_of(item, "name", place), item.get("namespace"))
+        function = {"name": name, "arguments": arguments}
         call = {"id": _text_of(item, "call_id", place), "type": "function", "function": function}
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or self._thought:
@@ -239,15 +251,35 @@ def _as_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _tools(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+    """Place, namespace and tool, without tools of `_PASSED_OVER`. Unwraps functions in the form of a chat."""
     for index, tool in enumerate(tools):
-        place, kind = f"tools[{index}]", tool.get("type")
-        if kind in _PASSED_OVER:
+        place = f"tools[{index}]"
+        if tool.get("type") in _PASSED_OVER:
             continue
+        if tool.get("type") != "namespace":
+            function = tool.get("function")
+            yield place, None, {"type": "function", **function} if isinstance(function, dict) else tool
+            continue
+        inner = tool.get("tools")
+        if not isinstance(inner, list) or not all(isinstance(each, dict) for each in inner):
+            raise PromptError(f"{place}.tools", f"{place}.tools must be a list of tools")
+        namespace = _text_of(tool, "name", place)
+        yield from ((f"{place}.tools[{number}]", namespace, each) for number, each in enumerate(inner))
+
+
+def _chat_name(name: Any, namespace: Any) -> Any:
+    """The name of a tool in the chat."""
+    return f"{namespace.removesuffix(_JOIN)}{_JOIN}{name}" if isinstance(namespace, str) and namespace else name
+
+
+def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for place, namespace, tool in _tools(tools):
+        kind = tool.get("type")
         if kind not in ("function", "custom"):
             problem = "is not supported: nothing runs tools here; send functions or custom tools, which you run"
             raise PromptError(f"{place}.type", f"{place}.type: {kind!r} {problem}")
-        function: dict[str, Any] = {"name": _text_of(tool, "name", place)}
+        function: dict[str, Any] = {"name": _chat_name(_text_of(tool, "name", place), namespace)}
         if kind == "custom":
             function |= function_of(tool)
         else:
@@ -262,13 +294,18 @@ def _choice(request: ResponsesRequest) -> Any:
         return choice
     kind = choice.get("type")
     if kind in ("function", "custom"):
-        return {"type": "function", "function": {"name": choice.get("name")}}
+        return _named(choice)
     if kind == "allowed_tools":
-        names = [tool.get("name") if isinstance(tool, dict) else None for tool in choice.get("tools") or ()]
-        tools = [{"type": "function", "function": {"name": name}} for name in names]
+        tools = [_named(tool if isinstance(tool, dict) else {}) for tool in choice.get("tools") or ()]
         return {"type": kind, "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
     field = "tool_choice.type"
     raise PromptError(field, f"{field}: {kind!r} is not supported; send function, custom or allowed_tools")
+
+
+def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
+    nested = choice.get("function")
+    name = nested.get("name") if isinstance(nested, dict) else choice.get("name")
+    return {"type": "function", "function": {"name": _chat_name(name, choice.get("namespace"))}}
 
 
 def _format(text: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -197,8 +197,8 @@ class _Item:
         if kind == "message":
             return _Message(f"msg_{suffix}")
         assert isinstance(kind, ChatCall)
-        made = _CustomCall if kind.function.name in request.custom_tools else _FunctionCall
-        return made(kind)
+        names, is_custom = request.tool(kind.function.name)
+        return (_CustomCall if is_custom else _FunctionCall)(kind, names)
 
     @classmethod
     def done_kind(cls) -> str:
@@ -245,12 +245,13 @@ class _FunctionCall(_Item):
     kind, delta_kind = "function_call", "response.function_call_arguments.delta"
     field = "arguments"
 
-    def __init__(self, call: ChatCall) -> None:
+    def __init__(self, call: ChatCall, names: Mapping[str, str]) -> None:
+        """`names`: `name` and perhaps `namespace` of the tool."""
         super().__init__(f"fc_{call.id}")
-        self.call_id, self.name = call.id or "", call.function.name or ""
+        self.call_id, self.names = call.id or "", names
 
     def fields(self) -> dict[str, Any]:
-        return {"call_id": self.call_id, "name": self.name, self.field: self.told()}
+        return {"call_id": self.call_id, **self.names, self.field: self.told()}
 
 
 class _CustomInput(msgspec.Struct):
@@ -379,7 +380,7 @@ class _ResponseStream:
         if isinstance(self._open, _Message):
             more["logprobs"] = logprobs
         if kind == "response.function_call_arguments.done" and isinstance(self._open, _FunctionCall):
-            more["name"] = self._open.name
+            more["name"] = self._open.names["name"]
         return self._at(kind, item_id=self._open.id, **{field: text}, **more)
 
     def _part(self, kind: str) -> dict[str, Any]:
