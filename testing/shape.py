@@ -28,7 +28,7 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 104_800,
+    "lines of the product": 104_860,
     "lines of tests, e2e and testing": 109_250,
     "modules of the product": 652,
     "% placeholder words in docstrings": 6.5,

@@ -57,12 +57,10 @@ CHATS: dict[str, list[dict[str, Any]]] = {
     "thought": [USER, THOUGHT, USER, CALLED, RESULT, THOUGHT],
     "thinking": [USER, {**THOUGHT, "thinking": "Hm.", "tool_calls": [call("Oslo")]}, RESULT],
     "written": [USER, WRITTEN, USER, WRITTEN],
-    "two system messages": [SYSTEM, SYSTEM, USER],
     "only system": [SYSTEM],
     "out of turn": [USER, USER],
     "answer first": [AYE, USER],
     "result first": [RESULT, USER],
-    "developer": [{"role": "developer", "content": "Be kind."}, USER],
     "short id": [USER, {**CALLED, "tool_calls": [{**call("Oslo"), "id": "1"}]}, RESULT],
     "channels": [USER, {"role": "assistant", "content": "<|channel|>final<|message|>x"}],
     "skip": [USER, {"role": "user", "content": "skip"}, AYE],
@@ -111,6 +109,40 @@ def test_families_are_rendered_and_refused_as_by_transformers(name: str, as_tran
                         assert rendered == expected, (chat, tools is not None, variables, end)
     assert num_rendered > 200
     assert num_refused or name in ("hermes", "phi4", "olmo2", "qwen25", "qwen3")
+
+
+BE_KIND = {"role": "developer", "content": "Be kind."}
+LATER = {"role": "system", "content": "Be quick."}
+PLACES: dict[str, list[dict[str, Any]]] = {
+    "two": [SYSTEM, LATER, USER],
+    "developer": [BE_KIND, USER],
+    "both": [SYSTEM, BE_KIND, USER],
+    "later": [SYSTEM, USER, AYE, LATER, USER],
+    "behind the user": [USER, LATER, AYE, USER],
+    "behind a result": [SYSTEM, USER, CALLED, RESULT, LATER],
+    "last": [SYSTEM, USER, AYE, LATER],
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_instructions_are_shown_wherever_agents_put_them(name: str, as_transformers: Any) -> None:
+    """As transformers renders them, where the template shows them; Claude Code and Codex send them in between, which
+    many templates refuse or leave out."""
+    ours = ChatTemplate(TEMPLATES[name], SPECIAL)
+    if not ours.shows_system:
+        pytest.skip("shows no instructions at all")
+    for chat, messages in PLACES.items():
+        texts = [message["content"].strip() for message in messages if message["role"] in ("system", "developer")]
+        given = {"chat_template": TEMPLATES[name], **SPECIAL, "add_generation_prompt": True}
+        expected = _rendered(as_transformers, messages, tools=None, **given)
+        try:
+            rendered = ours.render([_written(message) for message in messages])
+        except ChatTemplateError:
+            assert chat == "behind a result" and isinstance(expected, Exception)  # the template takes no results, or
+            continue  # nobody but the assistant behind results
+        assert all(rendered.count(text) == 1 for text in texts), (chat, rendered)
+        if isinstance(expected, str) and all(text in expected for text in texts):
+            assert rendered == expected, chat
 
 
 def _rendered(as_transformers: Any, messages: Any, **given: Any) -> str | Exception:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fairlead_common.openai.budget import MAX_INDENTED_NESTING, MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES, nesting
-from fairlead_common.openai.instructed import as_instructed, has_calls
+from fairlead_common.openai.instructed import as_instructed, has_calls, with_instructions_first
 
 Message = Mapping[str, Any]
 
@@ -31,8 +31,8 @@ _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Appended to the last message during rendering, to find the end of the message; the space shows whether the template
 trims. Source: `render_jinja_template` of transformers."""
 
-_SYSTEM_MARK = "SYSTEM_MESSAGE_TAG"
-"""Content of a system message that is tried."""
+_MARK = "MESSAGE_TAG_"
+"""Beginning of each content of a chat for a trial."""
 
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -154,6 +154,8 @@ class ChatTemplate:
         self.instructs_tools = instructs_tools
         self.sees_images = sees_images
         self.special_tokens = dict(special_tokens or {})
+        self._shown: dict[tuple[str, ...], bool] = {}
+        """Roles of a chat → whether a trial showed the texts of all its messages."""
         if not renders:
             return
         try:
@@ -176,6 +178,7 @@ class ChatTemplate:
         Raises `ChatTemplateError`, also for a text above the size limit.
         """
         shown = [_as_templates_expect(message, self.sees_images) for message in messages]
+        shown = self._with_instructions(shown)
         tools = [_without_nulls(tool) for tool in tools or ()]
         if self.instructs_tools and (tools or has_calls(shown)):
             shown, tools = self._instructed(shown, tools), []
@@ -195,14 +198,34 @@ class ChatTemplate:
                 "tools and calls are too deep; send lists and objects that are less deep"
             ) from error
 
-    @cached_property
+    @property
     def shows_system(self) -> bool:
         """Whether the text of a system message appears in the prompt."""
-        asked: list[Message] = [{"role": "system", "content": _SYSTEM_MARK}, {"role": "user", "content": "?"}]
-        try:
-            return _SYSTEM_MARK in self._render(asked, [], True, {})
-        except ChatTemplateError:
-            return False
+        return self._shows("system", "user")
+
+    def _with_instructions(self, messages: list[Message]) -> list[Message]:
+        """Moves messages of the system and of the developer to places where the template shows them. Agents send such
+        messages anywhere; many templates refuse or lose all but a first message of the system."""
+        roles = {message.get("role") for message in messages} & {"system", "developer"}
+        if not roles or not self._shows("user"):
+            return messages
+        if "developer" in roles and self.shows_system and not self._shows("developer", "user"):
+            messages = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in messages]
+        later = {str(each.get("role")) for each in messages[1:]} & {"system", "developer"}
+        shown_later = all(self._shows(role, role, "user", "assistant", role, "user") for role in sorted(later))
+        return messages if shown_later else with_instructions_first(messages)
+
+    def _shows(self, *roles: str) -> bool:
+        """Whether the prompt of a chat with these roles has the texts of all messages."""
+        if roles not in self._shown:
+            marks = [f"{_MARK}{number}" for number in range(len(roles))]
+            asked = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+            try:
+                prompt = self._render(list(asked), [], True, {})
+            except ChatTemplateError:
+                prompt = ""
+            self._shown[roles] = all(mark in prompt for mark in marks)
+        return self._shown[roles]
 
     def _render(
         self,

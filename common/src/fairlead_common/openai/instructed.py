@@ -1,4 +1,5 @@
 """Tools for chat templates without a place for tools: an instruction in a message, and calls and results as text.
+Instructions for templates that have a place for one message of the system.
 
 Calls are written as Hermes writes calls, JSON between `<tool_call>` and `</tool_call>`: models learn of the format from
 the instruction, and see earlier calls in the same form. Gateway and engine render the same text.
@@ -45,6 +46,34 @@ def as_instructed(
             told.append(shown)
         ends_with_result = is_result
     return _with_instruction(told, instruction(tools), in_system) if tools else told
+
+
+def with_instructions_first(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Joins the messages of the system and of the developer at the beginning. Later ones join the user's next message,
+    else the user's message before, else become a message of the user."""
+    told: list[Mapping[str, Any]] = []
+    held: Any = None
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role in _SYSTEM_ROLES and all(each.get("role") in _SYSTEM_ROLES for each in told):
+            told = [{**(told or [message])[0], "content": _joined(told[0].get("content") if told else None, content)}]
+        elif role in _SYSTEM_ROLES:
+            held = _joined(held, content)
+        elif role == "user":
+            told.append({**message, "content": _joined(held, content)} if held else message)
+            held = None
+        else:
+            told, held = _with_held(told, held), None
+            told.append(message)
+    return _with_held(told, held)
+
+
+def _with_held(messages: list[Mapping[str, Any]], held: Any) -> list[Mapping[str, Any]]:
+    if not held:
+        return messages
+    if messages and messages[-1].get("role") == "user":
+        return [*messages[:-1], {**messages[-1], "content": _joined(messages[-1].get("content"), held)}]
+    return [*messages, {"role": "user", "content": held}]
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
