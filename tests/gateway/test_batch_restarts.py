@@ -37,9 +37,9 @@ from fairlead_testing.gateways import make_pool, running_gateway
 batch_table.LEASE_SECONDS, runner.POLL_SECONDS = 1.0, 0.1
 
 
-async def main(folder, port):
+async def main(database, files, port):
     replica = Replica(uid="engine-0", name="engine-0", host="127.0.0.1", port=int(port))
-    stores = {"response_store": f"sqlite:///{folder}/store.db", "file_store": f"{folder}/files"}
+    stores = {"response_store": database, "file_store": files}
     async with running_gateway(make_pool([replica]), **stores) as (_, _, url):
         print(url, flush=True)
         await asyncio.Event().wait()
@@ -75,17 +75,45 @@ def sent(engine: Any) -> Counter[str]:
     return Counter(request.json()["messages"][0]["content"] for request in engine.requests)
 
 
-async def test_a_killed_gateways_batch_goes_on_at_another(with_files, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder of a bucket in what moto takes for S3; both gateways find it by their environment."""
+    moto = pytest.importorskip("moto.server", reason="pip install 'moto[server]' boto3")
+    boto3 = pytest.importorskip("boto3")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
+        for name, value in (("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "key"), ("DEFAULT_REGION", "us-east-1")):
+            monkeypatch.setenv(f"AWS_{name}", value)
+        boto3.client("s3").create_bucket(Bucket="files")
+        yield "s3://files/of/clients"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of files."""
+    return f"{tmp_path}/files" if request.param == "folder" else request.getfixturevalue("bucket")
+
+
+@pytest.mark.parametrize(
+    ("url", "place"), [("sqlite", "folder"), ("postgresql", "folder"), ("sqlite", "bucket")], indirect=True
+)
+async def test_a_killed_gateways_batch_goes_on_at_another(
+    with_files, tmp_path: Path, url: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runner, "POLL_SECONDS", 0.1)
-    setup = await with_files(tmp_path)
+    setup = await with_files(tmp_path, response_store=url, file_store=place)
     [engine] = setup.engines
     engine.pace = lambda index: asyncio.sleep(0.002)
-    arguments = [sys.executable, "-c", PROGRAM, str(tmp_path), str(engine.port)]
+    arguments = [sys.executable, "-c", PROGRAM, url, place, str(engine.port)]
     killed = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
     try:
         assert killed.stdout is not None
-        url = (await killed.stdout.readline()).decode().strip()
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        address = (await killed.stdout.readline()).decode().strip()
+        async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none") as client:
             while True:  # until its tables are there
                 try:
                     batch = await created(client, 60)

