@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fairlead.gateway.files.keeper import FileKeeper, FileLimits
 from fairlead.gateway.stored.database import Database
 from fairlead.gateway.stored.tables import batches
 from fairlead_testing.gateways import make_pool
+from fairlead_testing.real_servers import free_port
 
 CHAT = "/v1/chat/completions"
 PROGRAM = """
@@ -37,10 +39,10 @@ from fairlead_testing.gateways import make_pool, running_gateway
 batch_table.LEASE_SECONDS, runner.POLL_SECONDS = 1.0, 0.1
 
 
-async def main(database, files, port):
-    replica = Replica(uid="engine-0", name="engine-0", host="127.0.0.1", port=int(port))
-    stores = {"response_store": database, "file_store": files}
-    async with running_gateway(make_pool([replica]), **stores) as (_, _, url):
+async def main(database, files, port, *engines):
+    replicas = [Replica(uid=each, name=each, host="127.0.0.1", port=int(each)) for each in engines]
+    settings = {"response_store": database, "file_store": files, "port": int(port), "follow": len(engines) > 1}
+    async with running_gateway(make_pool(replicas), **settings) as (_, _, url):
         print(url, flush=True)
         await asyncio.Event().wait()
 
@@ -108,7 +110,7 @@ async def test_a_killed_gateways_batch_goes_on_at_another(
     setup = await with_files(tmp_path, response_store=url, file_store=place)
     [engine] = setup.engines
     engine.pace = lambda index: asyncio.sleep(0.002)
-    arguments = [sys.executable, "-c", PROGRAM, url, place, str(engine.port)]
+    arguments = [sys.executable, "-c", PROGRAM, url, place, "0", str(engine.port)]
     killed = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
     try:
         assert killed.stdout is not None
@@ -133,6 +135,53 @@ async def test_a_killed_gateways_batch_goes_on_at_another(
     again = {number for number in range(60) if counts[str(number)] > 1}
     assert set(counts.values()) <= {1, 2} and not {number - 1 for number in stored} & again
     assert len(stored) < 60, "it was killed in the middle"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+async def test_two_thousand_lines_survive_random_kills(postgres: str, tmp_path: Path) -> None:
+    """Gateways and engines are killed every other second, and come again."""
+    chance, ports = random.Random(5), [str(free_port()) for _ in range(4)]
+    engine = [sys.executable, "-m", "fairlead_testing.fake_engine", "--num-tokens", "10", "--step-cost", "base=0.02"]
+    gateway = [sys.executable, "-c", PROGRAM, postgres, str(tmp_path)]
+    commands = [[*engine, "--port", port] for port in ports[:2]] + [[*gateway, port, *ports[:2]] for port in ports[2:]]
+    programs = [await asyncio.create_subprocess_exec(*command) for command in commands]
+    clients = [openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") for port in ports[2:]]
+
+    async def asked(call: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
+        """At whichever gateway lives."""
+        async with asyncio.timeout(120):
+            while True:
+                try:
+                    return await call(chance.choice(clients))
+                except openai.APIError:
+                    await asyncio.sleep(0.2)
+
+    num_kills = 0
+    try:
+        batch = await asked(lambda client: created(client, 2000))
+        async with asyncio.timeout(900):
+            while (now := await asked(lambda client: client.batches.retrieve(batch.id))).status != "completed":
+                assert now.status in ("validating", "in_progress", "finalizing"), now
+                await asyncio.sleep(chance.uniform(0.5, 3.0))
+                which = chance.randrange(len(programs))
+                programs[which].kill()
+                await programs[which].wait()
+                programs[which] = await asyncio.create_subprocess_exec(*commands[which])
+                num_kills += 1
+        files = [file_id for file_id in (now.output_file_id, now.error_file_id) if file_id is not None]
+        texts = [(await asked(lambda client, each=each: client.files.content(each))).text for each in files]
+    finally:
+        for program in programs:
+            program.kill()
+            await program.wait()
+        for client in clients:
+            await client.close()
+    told = [json.loads(line) for text in texts for line in text.splitlines()]
+    assert Counter(each["custom_id"] for each in told) == Counter(map(str, range(2000)))
+    failed = [each["response"]["status_code"] for each in told if each["response"]["status_code"] != 200]
+    assert set(failed) <= {502, 504} and len(failed) <= 20, "those that were on an engine at three kills"
+    assert now.request_counts.total == 2000 and now.request_counts.failed == len(failed) and num_kills >= 10
 
 
 async def test_a_drained_gateways_batch_goes_on_without_a_line_run_twice(
