@@ -18,6 +18,8 @@ from tritonclient.utils import InferenceServerException
 
 from fairlead.gateway.access import KeyedAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.open_inference import messages
+from fairlead.gateway.open_inference.completions import TextCompletion
 from fairlead_common.settings import SettingError
 from fairlead_testing.fake_engine import Death
 from fairlead_testing.fake_engine.engine import Refusal
@@ -133,6 +135,19 @@ async def test_streams_tell_texts_errors_and_which_answer_is_the_last(start) -> 
         assert refused.value.code() == grpc.StatusCode.NOT_FOUND
 
 
+def test_answers_of_several_prompts_have_the_prompts_order() -> None:
+    request = messages.ModelInferRequest.FromString(raw(shape=[2], contents=[b"\0\0\0\0" * 2]))
+    choices = [{"text": "b", "index": 1, "finish_reason": "stop"}, {"text": "a", "index": 0, "finish_reason": None}]
+    answer = TextCompletion(request).whole(json.dumps({"choices": choices}).encode())
+    outputs = {
+        each.name: (list(each.shape), raw) for each, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
+    }
+    assert outputs == {
+        "text_output": ([2], b"\x01\0\0\0a\x01\0\0\0b"),
+        "finish_reason": ([2], b"\0\0\0\0\x04\0\0\0stop"),
+    }
+
+
 def raw(**fields: Any) -> bytes:
     """A request with one input."""
     request = service_pb2.ModelInferRequest(model_name="fake")
@@ -151,7 +166,8 @@ def parameters(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"\xff\xff", "not a message of the type inference.ModelInferRequest"),
+        (b"", "model_name: is missing"),
+        (b"\xff\xff", "is not a message of the type inference.ModelInferRequest"),
         (raw(name="prompt"), "inputs: 'prompt' is no input"),
         (raw(datatype="FP32"), "text_input: has the data type 'FP32'; send BYTES"),
         (raw(inputs=[{}, {}], contents=[b"\0\0\0\0"] * 2), "text_input: is there twice"),
@@ -263,8 +279,6 @@ def test_the_descriptors_are_those_of_the_files() -> None:
 
 def test_the_messages_are_those_of_the_published_interface() -> None:
     """Names, numbers and types of every field, compared with the client's."""
-    from fairlead.gateway.open_inference import messages
-
     theirs = service_pb2.DESCRIPTOR.message_types_by_name
     for name, kind in vars(messages).items():
         if name in theirs:

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import math
+import os
 import secrets
 import signal
 import time
@@ -153,20 +154,22 @@ class Gateway:
         gone and revoked keys must not be used for ever. Raises if a server breaks down."""
         following = asyncio.create_task(self.fleet.run(), name="following the fleet")
         controlling = asyncio.create_task(self._control.serve([self._control_socket]))
-        serving = [asyncio.create_task(self._server.serve([self._socket]))]
+        serving = [asyncio.create_task(self._server.serve([self._socket]), name="serving HTTP")]
         if self._grpc is not None:
-            serving.append(asyncio.create_task(self._grpc.serve()))
+            serving.append(asyncio.create_task(self._grpc.serve(), name="serving gRPC"))
         signalling = asyncio.create_task(self.signals.run())
         looking = asyncio.create_task(self.app.histories.run())
         admitting = asyncio.create_task(self.access.run(), name="following the API keys")
         followers = [following, admitting]
         if self.storage is not None:
             followers += [asyncio.create_task(work, name=name) for name, work in self.storage.works()]
-        for follower in followers:
+        for follower in (*followers, *serving):
             follower.add_done_callback(self._follower_ended)
         logger.info("serving on port %d; metrics, signals and probes on port %d", self.port, self.control_port)
         try:
-            await asyncio.gather(*serving)
+            for error in await asyncio.gather(*serving, return_exceptions=True):
+                if error is not None:
+                    raise error
             if self.storage is not None:
                 await self.storage.close(max(0.0, self._cut_at - time.monotonic()))
         finally:
@@ -245,6 +248,9 @@ class Gateway:
 
 def _grpc_server(app: GatewayApp, settings: GatewaySettings, port: int) -> "GrpcServer":
     """Imported where it is wanted: gRPC and protobuf take some 20 MB. Raises OSError where the port is taken."""
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "NONE"
+    )  # else gRPC's core writes lines of its own for what clients do wrong
     from fairlead.gateway.open_inference.server import GrpcServer
 
     return GrpcServer(app, settings, port)

@@ -84,6 +84,8 @@ class TextCompletion:
     def __init__(self, request: Message) -> None:
         """Raises OpenAIError (400, 404) with the name of the input or parameter."""
         check_version(request.model_version)
+        if not request.model_name:
+            raise bad_request("model_name: is missing; name a model.", param="model_name")
         tensors = read_tensors(request, INPUTS)
         if TEXT_INPUT not in tensors:
             raise bad_request(f"{TEXT_INPUT}: is missing; send the prompt as an input of this name.", param=TEXT_INPUT)

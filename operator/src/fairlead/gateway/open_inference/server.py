@@ -35,7 +35,7 @@ class GrpcServer:
         try:
             self.port: int = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise OSError(f"--grpc-port: {address} cannot be listened on: {error}") from error
+            raise OSError(f"--grpc-port: {address} is in use already, or no address of this machine") from error
         self._grace_seconds = settings.drain_timeout
         self._stopping = asyncio.Event()
         self._cut = asyncio.Event()

@@ -5,6 +5,7 @@ message is read, and bytes that are no message get a sentence.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,8 @@ from fairlead.gateway.open_inference.statuses import code_of, details_of, header
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import Header, OpenAIError, bad_request
 from fairlead.gateway.openai.routes import find_model
+
+logger = logging.getLogger(__name__)
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -65,6 +68,8 @@ class GrpcCall:
     headers: list[Header]
     client: str | None = None
     """The name of the API key's owner; None = no keys are used."""
+    is_interrupted: bool = False
+    """Whether this gateway drains, and reads no further request of the stream."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def write(self, message: Message) -> None:
@@ -136,6 +141,10 @@ class InferenceService:
                 await call.abort(error)
             except Answered as answered:
                 await call.abort(answered.error)
+            except Exception as error:
+                if not context.done():
+                    logger.error("a call of %s failed in the gateway", path, exc_info=error)
+                    await call.abort(errors.internal_error())
 
         return grpc.stream_stream_rpc_method_handler(called)
 
@@ -165,6 +174,7 @@ class InferenceService:
     async def _next(self, call: GrpcCall) -> bytes | None:
         """The next request of a stream; None = the client has ended the stream, or this gateway drains."""
         if self._closed:
+            call.is_interrupted = True
             return None
         read = asyncio.ensure_future(call.context.read())
         self._reads.add(read)
@@ -173,6 +183,7 @@ class InferenceService:
         finally:
             self._reads.discard(read)
             read.cancel()
+        call.is_interrupted = read.cancelled()
         return None if read.cancelled() or read.result() is grpc.aio.EOF else bytes(read.result())
 
     async def _exchange(
@@ -257,7 +268,7 @@ class InferenceService:
                     group.create_task(self._of_stream(call, data)).add_done_callback(lambda _: room.release())
         except* Answered as failed:
             raise failed.exceptions[0] from None
-        if self._closed:
+        if call.is_interrupted:
             raise Answered(errors.shutting_down())
 
     async def _of_stream(self, call: GrpcCall, data: bytes) -> None:
