@@ -77,6 +77,13 @@ def test_a_chat_streams_unless_it_says_otherwise() -> None:
     assert sent(stream=False) == {"model": "m", "messages": ASK, "best_effort": True}
 
 
+def test_the_tag_that_clients_add_is_no_part_of_a_name() -> None:
+    """Ollama's names without a tag mean `latest`; here what stands behind a colon is an adapter."""
+    assert sent(model="m:latest") == sent() and sent(model="m:pirate")["model"] == "m:pirate"
+    assert sent("/api/embed", to="/v1/embeddings", model="m:latest", input="a")["model"] == "m"
+    assert new("/api/show").request(b'{"name": "m:latest"}', UnknownFields("refuse"))[0] == "/v1/models/m"
+
+
 def test_options_are_fields_of_a_chat() -> None:
     every = {
         "num_predict": 8.0, "temperature": 0.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 7, "stop": ["."],

@@ -200,9 +200,22 @@ def test_formats_effort_and_log_probabilities() -> None:
     assert chat(top_logprobs=3)["top_logprobs"] == 3
 
 
+def test_sampling_beyond_openais_reaches_the_chat() -> None:
+    """vLLM's parameters of /v1/responses; left out, they would change answers in silence."""
+    more = {
+        "seed": 7, "stop": ["."], "top_k": 3, "min_p": 0.1, "frequency_penalty": 0.5, "repetition_penalty": 1.1,
+        "cache_salt": "blue", "structured_outputs": {"choice": ["a"]}, "chat_template_kwargs": {"x": 1},
+    }  # fmt: skip
+    assert chat(**more) == chat() | more
+    with pytest.raises(PromptError, match="response_format"):
+        body = {"model": "m", "input": "a", "response_format": {"type": "json_object"}}
+        new().request(json.dumps(body).encode(), UnknownFields("ignore"))
+
+
 def test_what_changes_nothing_is_taken() -> None:
     without = {
         "store": True, "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"},
+        "context_management": [{"type": "compaction"}],
         "truncation": "auto", "service_tier": "auto", "previous_response_id": None, "background": False,
     }  # fmt: skip
     assert chat(**without) == chat()

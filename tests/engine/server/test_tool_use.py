@@ -84,8 +84,8 @@ def start_says(start_app: Any, tokenizer: PromptTokenizer) -> Any:
         ({"tool_choice": allowed("auto", "get_time")}, "tool_choice", "needs tools"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "function"),
         ({"tools": [TOOLS[0], {"type": "function"}]}, "tools[1]", "function"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "1 to 64"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "1 to 64"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "1 to 128"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "1 to 128"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name", "two tools"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},

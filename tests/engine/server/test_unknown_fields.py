@@ -30,10 +30,31 @@ async def test_what_other_servers_take_is_left_out_by_default_and_can_be_refused
 
 async def test_what_would_change_the_answer_is_refused_by_any_setting(start_app: Any) -> None:
     app = start_app()
-    for name, value in {"lora_path": "x", "regex": "a+", "documents": [{"text": "a"}]}.items():
+    for name, value in {"lora_path": "x", "regex": "a+", "documents": [{"text": "a"}], "prompt_name": "query"}.items():
         reply = await app.chat(shade=1, **{name: value})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
         assert (await app.chat(**{name: None})).status_code == 200
+
+
+WITHOUT_EFFECT: dict[str, Any] = {
+    "verbosity": "low", "top_logprobs": 0, "length_penalty": 1.0, "early_stopping": False,
+    "messages": [
+        {"role": "user", "content": "ahoy"},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ]},
+        {"role": "tool", "tool_call_id": "c", "content": None},
+    ],
+    "tools": [{"type": "function", "function": {"name": "m" * 128}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+async def test_values_that_clients_send_unasked_are_taken(start_app: Any, name: str) -> None:
+    """Defaults of the Agents SDK, LiteLLM and vLLM; a tool without a result; the longest name that Anthropic takes."""
+    more = {"tool_choice": "none"} if name == "tools" else {}
+    reply = await start_app(unknown_fields="refuse").chat(**{name: WITHOUT_EFFECT[name]}, **more)
+    assert reply.status_code == 200, reply.text
 
 
 async def test_each_name_is_told_once_with_its_place(start_app: Any, caplog: pytest.LogCaptureFixture) -> None:

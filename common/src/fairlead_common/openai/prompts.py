@@ -498,7 +498,7 @@ def check_messages(messages: Sequence[Message]) -> None:
         if role not in ROLES:
             problem = "is missing" if role is None else f"must be one of {', '.join(ROLES)}, not {role!r}"
             raise PromptError(f"{place}.role", f"{place}.role {problem}")
-        if content is None and role not in ("assistant", "function"):
+        if content is None and role not in ("assistant", "function", "tool"):
             raise PromptError(f"{place}.content", f"{place}.content is missing")
         if not isinstance(content, str | list | None):
             kind = type(content).__name__

@@ -21,8 +21,9 @@ _MOST_NAMES = 100
 _LONGEST_NAME = 128
 """Characters of a name in the log."""
 _DECISIVE = (
-    "chat_template", "documents", "ebnf", "echo", "json_schema", "logits_processors", "lora_path", "regex",
-    "stop_regex", "structural_tag", "truncate_prompt_tokens",
+    "cache_salt", "chat_template", "documents", "ebnf", "echo", "json_schema", "logits_processors", "lora_path",
+    "prompt_name", "regex", "response_format", "stop_regex", "structural_tag", "structured_outputs",
+    "truncate_prompt_tokens",
 )  # fmt: skip
 """Fields of other servers without which an answer would be another; refused by any setting, unless they are empty."""
 _DECISIVE_PARTS = ("response_format.", "structured_outputs.")

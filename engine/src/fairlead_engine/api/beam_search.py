@@ -143,8 +143,8 @@ _GOES_TOGETHER = frozenset(
 def check_beams(request: GenerationRequest, max_tokens: int | None) -> None:
     """Raises `RequestError` for fields that exclude a beam search, and for the search's fields without a search."""
     if not request.use_beam_search:
-        for name in ("length_penalty", "early_stopping"):
-            if getattr(request, name) is not None:
+        for name, without_effect in (("length_penalty", (None, 1)), ("early_stopping", (None, False))):
+            if getattr(request, name) not in without_effect:
                 raise RequestError(name, f"{name} needs use_beam_search = true")
         return
     if request.early_stopping not in (None, True, False, "never"):

@@ -39,7 +39,7 @@ def model_defaults(folder: Path) -> dict[str, Any]:
 
 def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any], encode: Encode) -> SamplingParams:
     """How to sample a chat's answer. `encode`: by the model's tokenizer."""
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs", "top_logprobs needs logprobs = true")
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return _sampling(

@@ -463,7 +463,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     ] = None
     modalities: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED, only='["text"]')] = None
     audio: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED)] = None
-    verbosity: Annotated[Any, Parameter("Ask for it in the prompt.", By.REFUSED, only='"medium"')] = None
+    verbosity: Annotated[Tag | None, Parameter("How long an answer is to be is said in the prompt.", By.NOBODY)] = None
     web_search_options: Annotated[Any, Parameter("Leave it out.", By.REFUSED)] = None
 
     @property

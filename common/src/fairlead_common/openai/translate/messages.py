@@ -210,7 +210,8 @@ class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True
     metadata: Any = None
     """Its `user_id` names the session to gateways; the rest has no effect."""
     cache_control: Any = None
-    speed: Literal["standard"] | None = None
+    speed: Literal["standard", "fast"] | None = None
+    """No effect."""
 
 
 Asked = TypeVar("Asked", bound=CountTokensRequest)

@@ -166,12 +166,23 @@ class OllamaShowRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
 
     model: ModelName | None = None
     name: ModelName | None = None
+
+    @property
+    def wanted(self) -> str | None:
+        """The name of the model."""
+        return without_tag(self.model or self.name)
+
     """The older name of `model`."""
     verbose: bool | None = None
     """No effect, as all that follows."""
     system: Any = None
     template: Any = None
     options: Any = None
+
+
+def without_tag(name: str | None) -> str | None:
+    """The name of a model without the tag `latest`, which Ollama's clients add to names without a tag."""
+    return None if name is None else name.removesuffix(":latest")
 
 
 def chat_fields(request: OllamaChatRequest) -> dict[str, Any]:
@@ -285,7 +296,7 @@ def _common(request: _GenerationRequest) -> dict[str, Any]:
     """Fields that chats and text completions share."""
     fields = _sampling(request.options or OllamaOptions())
     if request.model is not None:
-        fields["model"] = request.model
+        fields["model"] = without_tag(request.model)
     if request.is_streamed:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     match request.format:

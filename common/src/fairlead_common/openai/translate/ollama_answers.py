@@ -33,6 +33,7 @@ from fairlead_common.openai.translate.ollama import (
     OllamaRequest,
     chat_fields,
     generate_fields,
+    without_tag,
 )
 from fairlead_common.openai.truncation import ALL_THAT_FIT
 from fairlead_common.openai.unknown_fields import UnknownFields
@@ -113,7 +114,7 @@ class _Prompted(OllamaTranslation):
     def _loads(self, request: OllamaRequest) -> tuple[str, bytes]:
         """What to send for an empty request."""
         self._loaded = "unload" if request.unloads else "load"
-        model = {} if request.model is None else {"model": request.model}
+        model = {} if request.model is None else {"model": without_tag(request.model)}
         return _LOADING_PATH, msgspec.json.encode(model | {"prompt": ""})
 
 
@@ -300,7 +301,7 @@ class OllamaEmbed(_Prompted):
         self._model = request.model or ""
         if not texts:
             return self._loads(request)
-        given = {"model": request.model, **more}
+        given = {"model": without_tag(request.model), **more}
         fields = {name: value for name, value in given.items() if value is not None}
         return "/v1/embeddings", msgspec.json.encode(fields | {"input": texts})
 

@@ -105,7 +105,7 @@ class Show(ModelQuestion):
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         request = decoded(body, OllamaShowRequest, unknown)
-        if not (name := request.model or request.name):
+        if not (name := request.wanted):
             raise PromptError("model", "model: is missing; send the name of a model")
         return f"{_MODELS_PATH}/{name}", b""
 

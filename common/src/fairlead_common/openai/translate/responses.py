@@ -21,6 +21,12 @@ RESPONSES_PATH = "/v1/responses"
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
 _PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26", "image_generation", "tool_search")
 """Types of tools without effect: nobody searches or draws here, and models see all tools at once."""
+_OF_A_CHAT = (
+    "frequency_penalty", "presence_penalty", "repetition_penalty", "top_k", "min_p", "seed", "stop", "logit_bias",
+    "ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs", "chat_template_kwargs",
+    "cache_salt", "priority",
+)  # fmt: skip
+"""Fields that a chat has by the same names."""
 _JOIN = "__"
 """Between the names of a namespace and of its tool."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -51,6 +57,24 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     previous_response_id: str | None = None
     store: bool | None = None
     """No effect where responses are not stored."""
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    repetition_penalty: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    seed: Any = None
+    stop: Any = None
+    logit_bias: Any = None
+    ignore_eos: Any = None
+    skip_special_tokens: Any = None
+    include_stop_str_in_output: Any = None
+    structured_outputs: Any = None
+    chat_template_kwargs: Any = None
+    cache_salt: Any = None
+    priority: Any = None
+    """A chat's, as vLLM takes them here."""
+    context_management: Any = None
+    """No effect."""
     conversation: Any = None
     prompt: Any = None
     """Both are refused; what follows has no effect."""
@@ -117,6 +141,7 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
         "tool_choice": _choice(request) if request.tools else None,
         "prompt_cache_key": tag_of(request.prompt_cache_key),
         "user": tag_of(request.user),
+        **{name: getattr(request, name) for name in _OF_A_CHAT},
         **_reasoning(request.reasoning or {}),
         **_logprobs(request),
     }
