@@ -28,9 +28,9 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 104_890,
-    "lines of tests, e2e and testing": 109_300,
-    "modules of the product": 652,
+    "lines of the product": 106_900,
+    "lines of tests, e2e and testing": 110_200,
+    "modules of the product": 665,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 7,
     "class names defined twice": 3,
