@@ -208,7 +208,7 @@ async def test_a_busy_or_broken_fleet_is_asked_again(with_files, tmp_path: Path,
         prompt = json.loads(body)["prompt"]
         answers[prompt] += 1
         statuses = {"busy": [429, 503, 0, 200], "broken": [500, 502, 504], "wrong": [400]}[prompt]
-        return ServedAnswer(statuses[answers[prompt] - 1], b"{}")
+        return ServedAnswer(statuses[answers[prompt] - 1], b"<p>\nno" if prompt == "broken" else b'{\n"a": 1}')
 
     setup.gateway.storage.batches._serve = serve
     names = ("busy", "broken", "wrong")
@@ -217,6 +217,7 @@ async def test_a_busy_or_broken_fleet_is_asked_again(with_files, tmp_path: Path,
     assert answers == {"busy": 4, "broken": 3, "wrong": 1}
     errors = await told(setup, done.error_file_id)
     assert [each["response"]["status_code"] for each in errors] == [504, 400]
+    assert [each["response"]["body"] for each in errors] == ["<p>\nno", {"a": 1}], "each on a line, whatever it is"
 
 
 @given(data=st.binary(max_size=200), sizes=st.lists(st.integers(1, 30), max_size=20))
