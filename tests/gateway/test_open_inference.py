@@ -16,6 +16,7 @@ import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from fairlead.gateway import gateway_settings
 from fairlead.gateway.access import KeyedAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.open_inference import messages
@@ -163,36 +164,37 @@ def parameters(text: bytes) -> bytes:
     return raw(inputs=[{}, {"name": "sampling_parameters"}], contents=[b"\x01\0\0\0a", length + text])
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"", "model_name: is missing"),
-        (b"\xff\xff", "is not a message of the type inference.ModelInferRequest"),
-        (raw(name="prompt"), "inputs: 'prompt' is no input"),
-        (raw(datatype="FP32"), "text_input: has the data type 'FP32'; send BYTES"),
-        (raw(inputs=[{}, {}], contents=[b"\0\0\0\0"] * 2), "text_input: is there twice"),
-        (raw(contents=[b""] * 2), "raw_input_contents: has 2 entries for 1 inputs"),
-        (raw(shape=[2]), "text_input: has 1 elements, and its shape says 2"),
-        (raw(shape=[-1]), "text_input: has the shape [-1]"),
-        (raw(shape=[2**40] * 8), "at most 100,000 elements"),
-        (raw(shape=[2**62] * 100_000), "at most 8 sizes"),
-        (raw(shape=[0], contents=[b""]), "text_input: has no element"),
-        (raw(contents=[b"\xff\xff\xff\xffa"]), "text_input: its raw contents end within element 0"),
-        (raw(contents=[b"\x01\0\0\0\xff"]), "text_input: is not text in UTF-8"),
-        (parameters(b"[1]"), "sampling_parameters: must be a JSON object"),
-        (parameters(b"[" * 500_000), "more than"),
-        (parameters(b'{"max_tokens": "many"}'), "sampling_parameters.max_tokens: 'many' is not a number"),
-        (parameters(b'{"prompt": "x"}'), "sampling_parameters.prompt is no sampling parameter; send the input"),
-        (raw(inputs=[{"name": "stream", "datatype": "BOOL"}], contents=[b"\x01"]), "text_input: is missing"),
-    ],
-)  # fmt: skip
-async def test_what_is_wrong_is_named(start, body: bytes, words: str) -> None:
+WRONG = [
+    (b"", "model_name: is missing"),
+    (b"\xff\xff", "is not a message of the type inference.ModelInferRequest"),
+    (raw(name="prompt"), "inputs: 'prompt' is no input"),
+    (raw(datatype="FP32"), "text_input: has the data type 'FP32'; send BYTES"),
+    (raw(inputs=[{}, {}], contents=[b"\0\0\0\0"] * 2), "text_input: is there twice"),
+    (raw(contents=[b""] * 2), "raw_input_contents: has 2 entries for 1 inputs"),
+    (raw(shape=[2]), "text_input: has 1 elements, and its shape says 2"),
+    (raw(shape=[-1]), "text_input: has the shape [-1]"),
+    (raw(shape=[2**40] * 8), "at most 100,000 elements"),
+    (raw(shape=[2**62] * 100_000), "at most 8 sizes"),
+    (raw(shape=[0], contents=[b""]), "text_input: has no element"),
+    (raw(contents=[b"\xff\xff\xff\xffa"]), "text_input: its raw contents end within element 0"),
+    (raw(contents=[b"\x01\0\0\0\xff"]), "text_input: is not text in UTF-8"),
+    (parameters(b"[1]"), "sampling_parameters: must be a JSON object"),
+    (parameters(b"[" * 500_000), "more than"),
+    (parameters(b'{"max_tokens": "many"}'), "sampling_parameters.max_tokens: 'many' is no whole number"),
+    (parameters(b'{"prompt": "x"}'), "sampling_parameters.prompt is no sampling parameter; send the input"),
+    (raw(inputs=[{"name": "stream", "datatype": "BOOL"}], contents=[b"\x01"]), "text_input: is missing"),
+]  # fmt: skip
+"""A request, and what its refusal says."""
+
+
+async def test_what_is_wrong_is_named(start) -> None:
     setup = await start(grpc_port=0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{setup.gateway.grpc_port}") as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await channel.unary_unary(INFER)(body)
-    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT and words in (refused.value.details() or "")
-    assert setup.engines[0].requests == [] and 'status="400"} 1.0' in await setup.metrics()
+        for body, words in WRONG:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary(INFER)(body)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT and words in (refused.value.details() or "")
+    assert setup.engines[0].requests == [] and f'status="400"}} {len(WRONG)}.0' in await setup.metrics()
 
 
 async def test_keys_are_those_of_http(start, tmp_path: Path) -> None:
@@ -271,6 +273,13 @@ async def test_a_drain_ends_idle_streams_and_finishes_others(start) -> None:
 def test_settings_are_checked(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
         GatewaySettings(**settings)
+
+
+def test_without_its_packages_the_port_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_settings, "find_spec", lambda name: None)
+    assert GatewaySettings().grpc_port is None
+    with pytest.raises(SettingError, match=r"pip install 'fairlead\[grpc\]'"):
+        GatewaySettings(grpc_port=0)
 
 
 def test_the_descriptors_are_those_of_the_files() -> None:

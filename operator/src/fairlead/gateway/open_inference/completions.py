@@ -298,5 +298,6 @@ def _number(place: str, raw: msgspec.Raw, number: Callable[[str], int | float]) 
     except (ValueError, *UNREADABLE):
         value = math.nan
     if not math.isfinite(value):
-        raise bad_request(f"{place}: {text[:64]!r} is not a number.", param=place.rpartition(".")[2])
+        wanted = "whole number" if number is int else "number"
+        raise bad_request(f"{place}: {text[:64]!r} is no {wanted}.", param=place.rpartition(".")[2])
     return msgspec.Raw(msgspec.json.encode(value))
