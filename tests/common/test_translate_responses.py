@@ -212,6 +212,18 @@ def test_sampling_beyond_openais_reaches_the_chat() -> None:
         new().request(json.dumps(body).encode(), UnknownFields("ignore"))
 
 
+def test_tokens_of_the_input_are_counted_as_those_of_the_chat() -> None:
+    count = translation_of("/a/b/v1/responses/input_tokens")
+    assert count is not None
+    asked = {"model": "m", "input": "ahoy", "tools": [PATCH], "reasoning": {"effort": "low"}, "temperature": 0}
+    path, body = count.request(json.dumps(asked).encode(), UnknownFields("refuse"))
+    same = chat(**{name: value for name, value in asked.items() if name not in ("model", "temperature")})
+    assert path == "/tokenize" and json.loads(body) == {n: v for n, v in same.items() if n != "best_effort"}
+    told = json.loads(count.answer(200, b'{"count": 7}', "r")[1])
+    assert told == {"object": "response.input_tokens", "input_tokens": 7}
+    assert count.answer(200, b"{}", "r")[0] == 502
+
+
 def test_what_changes_nothing_is_taken() -> None:
     without = {
         "store": True, "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"},

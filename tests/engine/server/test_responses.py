@@ -57,6 +57,8 @@ async def test_a_response_is_what_the_chat_is(client: openai.AsyncOpenAI) -> Non
         numbers = [event.sequence_number async for event in stream]
         told = await stream.get_final_response()
     assert numbers == [*range(len(numbers))]
+    counted = await client.responses.input_tokens.count(model="dinghy", instructions="Be brief.", input=QUESTION)
+    assert counted.input_tokens == response.usage.input_tokens
     assert told.output_text == response.output_text
 
 

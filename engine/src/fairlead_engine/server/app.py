@@ -28,7 +28,8 @@ from fairlead_common.openai.translate.messages import (
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, MessagesRequest
 from fairlead_common.openai.translate.ollama_answers import NDJSON, OllamaError
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
-from fairlead_common.openai.translate.responses import RESPONSES_PATH, ResponsesRequest
+from fairlead_common.openai.translate.responses import INPUT_TOKENS_PATH, RESPONSES_PATH, ResponsesRequest
+from fairlead_common.openai.translate.responses_answers import ResponseInputTokens
 from fairlead_common.wire import messages
 from fairlead_engine.api import generate_endpoints, model_endpoints, prompt_endpoints, schemas
 from fairlead_engine.api.service import Service
@@ -131,6 +132,13 @@ _RAW = (
         streams=_EVENTS,
     ),
     RawOperation(RESPONSES_PATH, "respond", "Answer a conversation in items", ResponsesRequest, streams=_EVENTS),
+    RawOperation(
+        INPUT_TOKENS_PATH,
+        "count_input_tokens",
+        "How many tokens a conversation in items has",
+        ResponsesRequest,
+        ResponseInputTokens,
+    ),
     RawOperation(
         ollama_answers.CHAT_PATH,
         "ollama_chat",

@@ -28,8 +28,8 @@ from fairlead_common.openai.translate.ollama_answers import (
     OllamaGenerate,
 )
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
-from fairlead_common.openai.translate.responses import RESPONSES_PATH
-from fairlead_common.openai.translate.responses_answers import Responses
+from fairlead_common.openai.translate.responses import INPUT_TOKENS_PATH, RESPONSES_PATH
+from fairlead_common.openai.translate.responses_answers import CountInputTokens, Responses
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 
@@ -58,6 +58,7 @@ _TRANSLATIONS: Mapping[str, Callable[[], Translation]] = {
     COUNT_TOKENS_PATH: CountTokens,
     MESSAGES_PATH: Messages,
     RESPONSES_PATH: Responses,
+    INPUT_TOKENS_PATH: CountInputTokens,
     CHAT_PATH: OllamaChat,
     GENERATE_PATH: OllamaGenerate,
     EMBED_PATH: OllamaEmbed,

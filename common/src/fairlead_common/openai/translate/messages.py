@@ -299,7 +299,7 @@ class CountTokens(MessagesDialect):
         """Status and body of the answer of `/tokenize`, or of a refusal."""
         if status < 400:
             try:
-                return status, msgspec.json.encode(InputTokens(_reply.decode(body).count))
+                return status, msgspec.json.encode(InputTokens(tokens_reply.decode(body).count))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return self.refusal(502, _NOT_COUNTED, request_id)
         return self.refusal(status, body, request_id)
@@ -437,7 +437,8 @@ class _TokensReply(msgspec.Struct, frozen=True):
     count: int
 
 
-_reply: msgspec.json.Decoder[_TokensReply] = msgspec.json.Decoder(_TokensReply)
+tokens_reply: msgspec.json.Decoder[_TokensReply] = msgspec.json.Decoder(_TokensReply)
+"""Of `/tokenize`."""
 _CHAT_PLACE = re.compile(r"messages\[(\d+)\](?:\.\w+|\[\d+\])*")
 _PLACED = re.compile(r"(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)

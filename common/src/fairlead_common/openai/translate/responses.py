@@ -18,6 +18,7 @@ from fairlead_common.openai.translate.decoding import decoded, tag_of
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
+INPUT_TOKENS_PATH = "/v1/responses/input_tokens"
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
 _PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26", "image_generation", "tool_search")
 """Types of tools without effect: nobody searches or draws here, and models see all tools at once."""

@@ -19,6 +19,7 @@ from fairlead_common.openai.translate.chat_answers import (
     is_error,
     payloads,
 )
+from fairlead_common.openai.translate.messages import tokens_reply
 from fairlead_common.openai.translate.responses import (
     Kept,
     ResponsesRequest,
@@ -35,6 +36,8 @@ _ECHOED = (
     "temperature", "top_logprobs", "top_p", "truncation", "user",
 )  # fmt: skip
 """Fields of a request that its response repeats."""
+_COUNTED = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort")
+"""Fields of a chat that change its prompt."""
 _NONE = msgspec.Raw(b"[]")
 
 
@@ -88,6 +91,29 @@ class Responses:
     def _refusal(self, body: bytes) -> bytes:
         """The same, with places in the request; what is no JSON stays as it is."""
         return place_in_request(body.decode(errors="surrogateescape"), self._places).encode(errors="surrogateescape")
+
+
+class ResponseInputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):
+    """Reply of `/v1/responses/input_tokens`."""
+
+    input_tokens: int
+
+
+class CountInputTokens(Responses):
+    """A request to `/v1/responses/input_tokens` as a request to `/tokenize`."""
+
+    def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
+        fields, self._places = chat_fields_of(decoded_response(body, unknown))
+        return "/tokenize", msgspec.json.encode({name: fields[name] for name in _COUNTED if name in fields})
+
+    def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
+        if status >= 400:
+            return status, self._refusal(body)
+        try:
+            return status, msgspec.json.encode(ResponseInputTokens(tokens_reply.decode(body).count))
+        except UNREADABLE:
+            error = {"message": "What serves this model does not count the tokens of chats.", "type": "server_error"}
+            return 502, msgspec.json.encode({"error": error | {"param": None, "code": None}})
 
 
 # -- Whole -------------------------------------------------------------------------------------------------------------
