@@ -148,7 +148,7 @@ def httpx_metric(engine: Any, name: str) -> float:
         ({"stream": True}, "stream"), ({"guided_choice": ["a"]}, "guided_choice"), ({"stop": "a"}, "stop"),
         ({"presence_penalty": 1}, "presence_penalty"), ({"logit_bias": {"5": 1}}, "logit_bias"), ({"n": 20}, "n"),
         ({"max_tokens": 0}, "max_tokens"), ({"early_stopping": "soon"}, "early_stopping"),
-        ({"use_beam_search": False, "length_penalty": 1.0}, "length_penalty"),
+        ({"use_beam_search": False, "length_penalty": 0.5}, "length_penalty"),
         ({"early_stopping": 1}, "early_stopping"),
         ({"length_penalty": 11}, "length_penalty"), ({"echo": True, "logprobs": 1}, "echo"),
         ({"echo": True}, "echo"), ({"prompt_logprobs": 0}, "prompt_logprobs"), ({"min_tokens": 2}, "min_tokens"),
