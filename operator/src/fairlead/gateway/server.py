@@ -248,9 +248,8 @@ class Gateway:
 
 def _grpc_server(app: GatewayApp, settings: GatewaySettings, port: int) -> "GrpcServer":
     """Imported where it is wanted: gRPC and protobuf take some 11 MiB. Raises OSError where the port is taken."""
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "NONE"
-    )  # else gRPC's core writes lines of its own for what clients do wrong
+    # Else gRPC's core writes lines of its own for what clients do wrong.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from fairlead.gateway.open_inference.server import GrpcServer
 
     return GrpcServer(app, settings, port)

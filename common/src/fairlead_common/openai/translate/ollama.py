@@ -166,18 +166,17 @@ class OllamaShowRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
 
     model: ModelName | None = None
     name: ModelName | None = None
-
-    @property
-    def wanted(self) -> str | None:
-        """The name of the model."""
-        return without_tag(self.model or self.name)
-
     """The older name of `model`."""
     verbose: bool | None = None
     """No effect, as all that follows."""
     system: Any = None
     template: Any = None
     options: Any = None
+
+    @property
+    def wanted(self) -> str | None:
+        """The name of the model."""
+        return without_tag(self.model or self.name)
 
 
 def without_tag(name: str | None) -> str | None:
