@@ -180,7 +180,7 @@ def _stored() -> Document:
 
     whole = _answer("Successful Response", {"type": "object"}, HEADER_REQUEST_ID)
     one = f"{RESPONSES_PATH}/{{id}}"
-    streamed = whole | {"content": whole["content"] | {"text/event-stream": {"schema": {"type": "string"}}}}
+    streamed = whole | {"content": whole["content"] | {"text/event-stream": {}}}
     return {
         one: {
             "get": operation(
@@ -289,7 +289,7 @@ def _message_batches(refusal: str) -> Document:
     """`/v1/messages/batches`, where files are kept. `refusal`: the schema of Anthropic's errors."""
     one = f"{MESSAGE_BATCHES_PATH}/{{id}}"
     whole = _answer("Successful Response", _OBJECT, HEADER_REQUEST_ID)
-    results = whole | {"content": {"application/x-jsonl": {"schema": {"type": "string"}}}}
+    results = whole | {"content": {"application/x-jsonl": {}}}
     request = {
         "type": "object",
         "required": ["custom_id", "params"],

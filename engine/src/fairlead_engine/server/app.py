@@ -71,7 +71,7 @@ class RawOperation:
         """The operation as OpenAPI's operation object."""
         content = _json(self.reply, self.reply_type) if self.reply else {_JSON: {"schema": {"type": "object"}}}
         if self.streams:
-            content[self.streams] = {"schema": {"type": "string"}}
+            content[self.streams] = {}  # a schema would be of each event to some readers, of the whole text to others
         described: dict[str, Any] = {
             "tags": [self.tag],
             "summary": self.summary,
