@@ -75,10 +75,10 @@ test-fast: setup-dev ## Only what needs no fleet of processes
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not long and not compute and not gpu and not e2e"
 
 test-slow: setup-dev ## The long ones that start servers or go by the clock: fleets, downloads, clients, attacks, a soak
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not gpu" $(call marked,slow)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not long and not gpu" $(call marked,slow)
 
 test-compute: setup-dev ## The long ones that only compute: families, kernels, random steps; they may take whatever is left of a machine
-	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not gpu" --timeout $(COMPUTE_SECONDS) $(call marked,compute)
+	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not long and not gpu" --timeout $(COMPUTE_SECONDS) $(call marked,compute)
 
 test-long: setup-dev ## Minutes each, before a release: a soak, an hour's attacks in small, requests generated from the documents
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m long $(call marked,long)

@@ -101,12 +101,12 @@ def test_a_changed_engine_rolls_out_and_drops_nothing(
     under_load(change)
 
 
-@pytest.mark.cluster_suffices
+@pytest.mark.long
 def test_gateways_that_are_replaced_drop_nothing(fleet, model: str, under_load: Callable[[Disturbance], None]) -> None:
     under_load(lambda _: fleet.roll_gateways())
 
 
-@pytest.mark.cluster_suffices
+@pytest.mark.long
 def test_an_operator_that_is_replaced_drops_nothing_and_scales_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:

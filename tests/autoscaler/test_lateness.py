@@ -136,7 +136,7 @@ def test_a_burst_that_one_replica_clears_in_time_adds_none(seed: int) -> None:
 @pytest.mark.matrix
 @pytest.mark.compute
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.95])
+@pytest.mark.parametrize("share", [0.5, 0.95, *(pytest.param(share, marks=pytest.mark.long) for share in (0.3, 0.9))])
 def test_an_hour_at_one_rate_adds_at_most_what_is_kept(share: float, seed: int) -> None:
     """At 90 % of what one replica's slots take, requests that come at random wait longer than the target: a second
     replica is right, and it stays. At half none is ever added."""

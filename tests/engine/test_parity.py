@@ -23,11 +23,15 @@ IN_KERNELS = ("gemma2", "gpt_oss", "llama", "qwen3")
 not know families, and their interpreter takes minutes for each; `runner/test_parity.py` has all of them."""
 
 
+NUM_TURNS = 6
+"""Tests among which the other families take turns, one test each; all else of them is for before a release."""
+
+
 def each_served(
-    names: str = "", variants: Sequence[tuple[Any, ...]] = ((),), in_kernels: Sequence[str] = IN_KERNELS
+    turn: int, names: str = "", variants: Sequence[tuple[Any, ...]] = ((),), in_kernels: Sequence[str] = IN_KERNELS
 ) -> pytest.MarkDecorator:
     """Every family, and what computes its attention, with every variant. The kernels get each family and each variant
-    at least once: what variants change, steps and blocks, they do not know either."""
+    at least once: what variants change, steps and blocks, they do not know either. `turn`: the test's, from 0 on."""
     cases = [
         (family, backend, variant)
         for family in FAMILIES
@@ -40,11 +44,19 @@ def each_served(
     params = [
         pytest.param(
             (family, backend), *variant, id="-".join(map(str, (family, backend, *variant))),
-            marks=pytest.mark.compute if backend == "triton" or family not in IN_KERNELS else (),
+            marks=_tier(family, backend, turn),
         )
         for family, backend, variant in cases
     ]  # fmt: skip
     return pytest.mark.parametrize(f"served,{names}".rstrip(","), params, indirect=["served"], scope="module")
+
+
+def _tier(family: str, backend: str, turn: int) -> Any:
+    if backend == "triton":
+        return pytest.mark.compute
+    if family in IN_KERNELS:
+        return ()
+    return pytest.mark.compute if [*FAMILIES].index(family) % NUM_TURNS == turn else pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +88,7 @@ def check(reference, folder: Path, prompts: list[list[int]], outputs: list[list[
         reference.check_greedy(folder, prompt, output)
 
 
-@each_served("budget", [(8,), (33,), (256,)])
+@each_served(0, "budget", [(8,), (33,), (256,)])
 def test_mixed_batches_give_the_references_tokens(budget, folder, backend, reference):
     prompts = make_prompts(9, 60, prefix=[])
     engine = small_engine(folder, attention_backend=backend, max_num_batched_tokens=budget, max_num_seqs=6)
@@ -84,7 +96,7 @@ def test_mixed_batches_give_the_references_tokens(budget, folder, backend, refer
     check(reference, folder, prompts, outputs, 10)
 
 
-@each_served()
+@each_served(1)
 def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
     prompts = make_prompts(8, 30, prefix=list(range(10, 60)))
     engine = small_engine(folder, attention_backend=backend, max_num_batched_tokens=64)
@@ -93,7 +105,7 @@ def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
     check(reference, folder, prompts, outputs, 8)
 
 
-@each_served("prefix_caching", [(False,), (True,)])
+@each_served(2, "prefix_caching", [(False,), (True,)])
 def test_preemptions_give_the_references_tokens(prefix_caching, folder, backend, reference):
     prompts = make_prompts(6, 40, prefix=[])
     settings = {"attention_backend": backend, "max_model_len": 80, "max_num_batched_tokens": 48}
@@ -108,7 +120,7 @@ def log_softmax(reference, folder: Path, prompt: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.compute
-@each_served("budget,prefix_caching", list(product((7, 33, 256), (False, True))))
+@each_served(3, "budget,prefix_caching", list(product((7, 33, 256), (False, True))))
 def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
     budget, prefix_caching, folder, backend, reference
 ):
@@ -137,7 +149,7 @@ def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
     assert engine.load.num_preemptions > 0 or budget == 7
 
 
-@each_served()
+@each_served(4)
 def test_a_scored_prompt_leaves_its_blocks_to_others_and_takes_none(folder):
     engine = small_engine(folder, max_num_batched_tokens=64)
     prompt = list(range(10, 60))
@@ -148,7 +160,7 @@ def test_a_scored_prompt_leaves_its_blocks_to_others_and_takes_none(folder):
         assert output.num_cached_tokens == (0 if num_top else 48)
 
 
-@each_served()
+@each_served(5)
 def test_a_bias_decides_and_changes_no_log_probability(folder):
     engine = small_engine(folder)
     prompt = list(range(10, 30))

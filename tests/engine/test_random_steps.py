@@ -170,10 +170,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+def tier(seed: int, most: int) -> Any:
+    """The first `most` seeds are quick enough for `make test`; from four on they are for before a release."""
+    if seed < most:
+        return ()
+    return pytest.mark.compute if seed < 4 else pytest.mark.long
+
+
 @pytest.mark.parametrize(
     ("seed", "family", "kv_cache_dtype", "num_ranks"),
     [
-        pytest.param(seed, *which, *([] if which[2:] else [1]), marks=pytest.mark.compute if seed >= most else ())
+        pytest.param(seed, *which, *([] if which[2:] else [1]), marks=tier(seed, most))
         for which, most, num_seeds in (
             (("llama", "auto"), 2, 16), (("llama", "int8"), 1, 16), (("llama", "fp8"), 1, 16),
             (("qwen3_5", "auto"), 2, 16), (("granite_hybrid", "auto"), 1, 16), (("bamba", "auto"), 1, 8),

@@ -109,7 +109,7 @@ def test_what_cannot_be_gone_on_with_is_said(bench: Any, monkeypatch: pytest.Mon
         bench.Results.begin(path, {"cpu": "one"}, resume=True)
 
 
-@pytest.mark.compute
+@pytest.mark.long
 @pytest.mark.parametrize(("machine", "floats", "num_equal"), [({}, "float32", 8), ({"gpu": "g"}, "bfloat16", 1)])
 def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(
     bench: Any, machine: dict[str, str], floats: str, num_equal: int, tmp_path: Path

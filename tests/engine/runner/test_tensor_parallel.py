@@ -100,6 +100,15 @@ FAMILIES = {
 }
 QUICK = ("llama", "gpt_oss", "granite_hybrid")
 """Families between which what is divided differs most; each starts processes that import torch."""
+
+
+def tier(family: str) -> Any:
+    """A third of the other families in every run, all before a release."""
+    if family in QUICK:
+        return ()
+    return pytest.mark.long if [*FAMILIES].index(family) % 3 else pytest.mark.compute
+
+
 QUANTIZED = llama_fields(
     num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True
 )
@@ -166,7 +175,7 @@ def check_ranks(folder: Path, size: int = 2, *, one: dict[str, Any] | None = Non
 @pytest.mark.parametrize(
     ("family", "size", "settings"),
     [
-        *(pytest.param(name, 2, {}, marks=() if name in QUICK else pytest.mark.compute) for name in FAMILIES),
+        *(pytest.param(name, 2, {}, marks=tier(name)) for name in FAMILIES),
         ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
         pytest.param("llama", 4, {}, marks=pytest.mark.compute),
         ("llama", 2, {"host_kv_cache_memory": 2**20}),
