@@ -118,7 +118,7 @@ def test_what_changes_nothing_is_taken_and_the_rest_refused_by_name() -> None:
     bare = chat()
     without = {
         "metadata": {"user_name": "u"}, "service_tier": "auto", "cache_control": {"type": "ephemeral"},
-        "speed": "standard",
+        "speed": "fast",
         "diagnostics": {"previous_message_id": None}, "container": None, "mcp_servers": [],
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     }  # fmt: skip
@@ -128,7 +128,7 @@ def test_what_changes_nothing_is_taken_and_the_rest_refused_by_name() -> None:
     for field, value in {
         "container": "c",
         "mcp_servers": [{}],
-        "speed": "fast",
+        "speed": "slow",
         "fallbacks": [],
         "max_tokens": 0,
     }.items():
