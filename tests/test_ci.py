@@ -47,10 +47,10 @@ def words(lines: list[str]) -> list[str]:
 
 
 ON_OTHERS = ["e2e-kubernetes KUBERNETES=1.34 SCENARIOS=core"]
-BEFORE = ["demo", "setup-dev", "lint", "setup-chart", "prometheus", "test-slow", "test"]
+BEFORE = ["demo", "setup-dev", "setup-chart", "prometheus", "test-slow", "lint", "test"]
 
 
-def test_what_is_fetched_beside_lint_is_told_after_it_and_before_the_tests(tmp_path: Path) -> None:
+def test_lint_runs_beside_the_slow_tests_and_is_told_after_them(tmp_path: Path) -> None:
     status, lines = run(tmp_path)
     assert status == 0
     assert words(lines) == [*BEFORE, "test-compute", "e2e-local"]
