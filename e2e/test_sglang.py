@@ -25,5 +25,6 @@ def test_cached_tokens_are_as_predicted(fleet, model: str) -> None:
     cached_tokens_are_as_predicted(fleet, model, BLOCK, is_salted=True)
 
 
+@pytest.mark.long
 def test_a_scale_down_and_a_rollout_drop_nothing(fleet, model: str) -> None:
     scale_down_and_rollout_drop_nothing(fleet, model, max_num_seqs=24)

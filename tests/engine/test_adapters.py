@@ -204,7 +204,7 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
     ranks_agree(model, adapters, max_loras=2, max_cpu_loras=3, **settings)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "changes"),
     [

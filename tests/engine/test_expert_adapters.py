@@ -171,8 +171,13 @@ def test_what_makes_keys_and_values_of_latents_is_what_peft_computes(family: str
         check(peft, request, found[request.request_id])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param("qwen3_moe", marks=pytest.mark.slow),
+        *(pytest.param(family, marks=pytest.mark.long) for family in ("deepseek_v3", "gpt_oss")),
+    ],
+)
 def test_ranks_have_their_parts_of_experts(family: str, tmp_path: Path) -> None:
     model = write_random_checkpoint(tmp_path / "model", FAMILIES[family]())
     ranks_agree(model, write_adapters(tmp_path, model), max_loras=3)

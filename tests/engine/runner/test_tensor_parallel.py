@@ -206,7 +206,7 @@ def test_a_weight_that_is_rounded_in_parts_is_the_same(name: str, tmp_path: Path
     assert torch.equal(product(), at_once)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fields", QUANTIZED_FAMILIES.values(), ids=QUANTIZED_FAMILIES)
 @pytest.mark.parametrize("name", ["int8-weight-only", "int4-weight-only"])
 def test_ranks_have_the_quantised_weights_of_one(name: str, fields: dict[str, Any], tmp_path: Path) -> None:

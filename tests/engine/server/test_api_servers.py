@@ -352,7 +352,14 @@ def test_nothing_is_left_when_the_first_process_is_killed(start_engine: Any) -> 
     wait_gone(engine, everything)
 
 
-@pytest.mark.parametrize("seconds", [0.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.2, 0.6, 1.0, 1.4))])
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        0.0,
+        pytest.param(0.6, marks=pytest.mark.slow),
+        *(pytest.param(s, marks=pytest.mark.long) for s in (0.2, 1.0, 1.4)),
+    ],
+)
 def test_a_process_that_is_killed_while_it_starts_keeps_the_engine_from_starting(
     start_engine: Any, seconds: float
 ) -> None:

@@ -284,10 +284,10 @@ def broken(checkpoint: Path, folder: Path, how: str) -> Path:
     [
         ("MissingTensor", "model.layers.1.mlp.up_proj.weight"),
         ("TensorShapeMismatch", "model.norm.weight"),
-        ("TokenizerInvalid", "tokenizer.json"),
-        ("ModelConfigInvalid", "config.json"),
+        pytest.param("TokenizerInvalid", "tokenizer.json", marks=pytest.mark.long),
+        pytest.param("ModelConfigInvalid", "config.json", marks=pytest.mark.long),
         ("UnsupportedArchitecture", "XForCausalLM"),
-        ("ModelNotFound", "config.json"),
+        pytest.param("ModelNotFound", "config.json", marks=pytest.mark.long),
     ],
 )
 def test_a_model_that_cannot_be_loaded_ends_in_the_termination_log(
