@@ -25,7 +25,9 @@ NODE, CONTROL_PLANE, NOTHING = 0, 3, 4
 """What this machine can host, as `python -m cluster preflight` tells it."""
 
 
-def run(folder: Path, broken: str = "", *, hosts: int = NOTHING, endless: str = "") -> tuple[int, list[str]]:
+def run(
+    folder: Path, broken: str = "", *, hosts: int = NOTHING, endless: str = "", late: int = 600
+) -> tuple[int, list[str]]:
     """The exit status and the lines of a run in which one target, or one build, fails, or another never ends."""
     for path, text in (("bin/make", MAKE), (".venv/bin/python", PYTHON)):
         program = folder / path
@@ -34,7 +36,8 @@ def run(folder: Path, broken: str = "", *, hosts: int = NOTHING, endless: str = 
         program.chmod(0o755)
     (folder / ".ci").mkdir()
     shutil.copy(RUN, folder / ".ci" / "run")
-    told = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "BROKEN": broken, "HOSTS": str(hosts), "ENDLESS": endless}
+    told = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "BROKEN": broken, "HOSTS": str(hosts), "ENDLESS": endless,
+            "LATE_SECONDS": str(late)}  # fmt: skip
     done = subprocess.run(
         ["bash", str(folder / ".ci" / "run")],
         env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
@@ -98,6 +101,13 @@ def test_a_scenario_that_fails_ends_the_run(tmp_path: Path, broken: str) -> None
     status, lines = run(tmp_path, broken, hosts=NODE)
     assert status == 2
     assert lines[-1] == f"words of {broken}"
+
+
+def test_a_slow_machine_leaves_the_oldest_version_out_and_says_so(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, hosts=NODE, late=-1)
+    assert status == 0
+    assert not {*words(lines)} & {*ON_OTHERS}
+    assert any("SKIPPED: the central scenarios on Kubernetes 1.34" in line for line in lines)
 
 
 def test_computation_that_fails_beside_the_scenarios_ends_the_run(tmp_path: Path) -> None:
