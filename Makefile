@@ -21,6 +21,8 @@ SEEDS ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 # Several test processes share the cores: one thread each keeps them from fighting.
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+# AGAIN: only the tests of the target that failed last, one after another.
+again = -o cache_dir=.pytest_cache/$@ $(if $(AGAIN),-n 1 --again .pytest_cache/$@/v/cache/lastfailed)
 # Importing all modules to find a few marked tests takes each test process half a minute.
 marked = $(shell grep -rlE --include='test_*.py' 'mark\.$(1)' tests e2e)
 
@@ -69,13 +71,13 @@ demo: setup ## A fleet on this machine: apply, chat, load, 1 → 2 → 1 → 0 r
 	$(BIN)/fairlead demo
 
 test: setup-dev ## Unit, HTTP, local mode end to end
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not long and not compute and not gpu"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup $(again) -m "not slow and not long and not compute and not gpu"
 
 test-fast: setup-dev ## Only what needs no fleet of processes
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not long and not compute and not gpu and not e2e"
 
 test-slow: setup-dev ## The long ones that start servers or go by the clock: fleets, downloads, clients, attacks, a soak
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "slow and not long and not gpu" $(call marked,slow)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup $(again) -m "slow and not long and not gpu" $(call marked,slow)
 
 test-compute: setup-dev ## The long ones that only compute: families, kernels, random steps; they may take whatever is left of a machine
 	$(PYTEST) -n $(COMPUTE_WORKERS) -m "compute and not long and not gpu" --timeout $(COMPUTE_SECONDS) $(call marked,compute)
@@ -101,10 +103,10 @@ test-gpu: setup-dev ## What needs a CUDA device
 e2e-kubernetes: setup-chart ## The scenarios on a genuine Kubernetes: KUBECONFIG's, or a node started here (root; KUBERNETES=1.36, SCENARIOS=core)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) preflight && $(CLUSTER) build && $(IMAGES) build; fi
 	$(PYTEST) e2e --home kubernetes -m "$(if $(filter core,$(SCENARIOS)),core and )not slow and not long" --verified docs/kubernetes.md \
-	  $(if $(KUBECONFIG),,-n 2 --dist loadgroup)
+	  $(if $(KUBECONFIG),,-n 2 --dist loadgroup) $(again)
 
 e2e-local: setup-dev ## All scenarios in local mode; `make test` has those that a cluster does not have as well
-	$(PYTEST) e2e --all-scenarios -m "not slow and not long"
+	$(PYTEST) e2e $(again) --all-scenarios -m "not slow and not long"
 
 e2e-control-plane: setup-chart ## What needs a genuine API server and no node: KUBECONFIG's, or one started here (root; KUBERNETES=1.36)
 	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) build; fi

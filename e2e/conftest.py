@@ -314,7 +314,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """The figures that scenarios told; the row of a run on a cluster in which nothing failed."""
     document, cluster = config.getoption("--verified"), config.stash.get(CLUSTER, None)
-    if document and cluster and exitstatus == pytest.ExitCode.OK:
+    if document and cluster and exitstatus == pytest.ExitCode.OK and config.getoption("--again") is None:
         from helm_python import EXPECTED_HELM_SDK_VERSION
         from homes.verified import Verified, record
 

@@ -71,6 +71,7 @@ def test_a_scale_down_drops_nothing(fleet, model: str, under_load: Callable[[Dis
     under_load(down)
 
 
+@pytest.mark.long
 @pytest.mark.cluster_suffices
 def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
@@ -134,6 +135,7 @@ def test_an_evicted_pod_drops_nothing_and_is_replaced(
     under_load(evict)
 
 
+@pytest.mark.long
 @pytest.mark.kubernetes_only(reason="local mode serves no eviction, and its gateways are no pods that could be evicted")
 def test_an_evicted_gateway_drops_nothing_and_is_replaced(
     fleet, model: str, under_load: Callable[[Disturbance], None]

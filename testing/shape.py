@@ -29,7 +29,7 @@ TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
     "lines of the product": 106_900,
-    "lines of tests, e2e and testing": 110_200,
+    "lines of tests, e2e and testing": 110_400,
     "modules of the product": 665,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 7,

@@ -12,7 +12,9 @@ import pytest
 RUN = Path(__file__).parent.parent / ".ci" / "run"
 MAKE = """#!/bin/sh
 case "$(chrt -p $$)" in *SCHED_IDLE*) echo "words of $*, idle" ;; *) echo "words of $*" ;; esac
-[ "$*" != "$BROKEN" ] || exit 2
+cache=.pytest_cache/$1/v/cache
+[ "$*" != "$BROKEN" ] || { mkdir -p $cache; printf "$FAILED" >$cache/lastfailed; exit 2; }
+[ "$*" != "$BROKEN AGAIN=1" ] || exit $STATUS_ALONE
 """
 PYTHON = """#!/bin/sh
 shift # -m
@@ -26,9 +28,20 @@ NODE, CONTROL_PLANE, NOTHING = 0, 3, 4
 
 
 def run(
-    folder: Path, broken: str = "", *, hosts: int = NOTHING, endless: str = "", late: int = 600
+    folder: Path,
+    broken: str = "",
+    *,
+    hosts: int = NOTHING,
+    endless: str = "",
+    late: int = 600,
+    late_for_all: int = 600,
+    failed: int = 0,
+    status_alone: int = 0,
 ) -> tuple[int, list[str]]:
-    """The exit status and the lines of a run in which one target, or one build, fails, or another never ends."""
+    """The exit status and the lines of a run in which one target, or one build, fails, or another never ends.
+
+    `failed`: number of tests that fail of the target. `status_alone`: its exit status when these are tried alone.
+    """
     for path, text in (("bin/make", MAKE), (".venv/bin/python", PYTHON)):
         program = folder / path
         program.parent.mkdir(parents=True)
@@ -37,7 +50,8 @@ def run(
     (folder / ".ci").mkdir()
     shutil.copy(RUN, folder / ".ci" / "run")
     told = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "BROKEN": broken, "HOSTS": str(hosts), "ENDLESS": endless,
-            "LATE_SECONDS": str(late)}  # fmt: skip
+            "LATE_SECONDS": str(late), "LATE_FOR_ALL_SECONDS": str(late_for_all), "STATUS_ALONE": str(status_alone),
+            "FAILED": "".join(f'  "tests/test_{number}.py": true,\\n' for number in range(failed))}  # fmt: skip
     done = subprocess.run(
         ["bash", str(folder / ".ci" / "run")],
         env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
@@ -108,6 +122,31 @@ def test_a_slow_machine_leaves_the_oldest_version_out_and_says_so(tmp_path: Path
     assert status == 0
     assert not {*words(lines)} & {*ON_OTHERS}
     assert any("SKIPPED: the central scenarios on Kubernetes 1.34" in line for line in lines)
+
+
+def test_a_slower_machine_runs_the_central_scenarios_only_and_says_so(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, hosts=NODE, late=-1, late_for_all=-1)
+    assert status == 0
+    assert words(lines)[-2:] == ["e2e-kubernetes SCENARIOS=core", "test-compute, idle"]
+    assert any("SKIPPED: all but the central scenarios" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("target", "failed", "alone", "verdict"),
+    [
+        ("test", 1, 0, 0), ("test-slow", 3, 0, 0), ("e2e-kubernetes", 1, 0, 0),
+        ("test", 2, 2, 2), ("test", 4, 0, 2), ("test", 0, 0, 2),
+    ],
+)  # fmt: skip
+def test_a_few_tests_that_fail_are_tried_once_more_alone_and_told(
+    tmp_path: Path, target: str, failed: int, alone: int, verdict: int
+) -> None:
+    status, lines = run(tmp_path, target, hosts=NODE, failed=failed, status_alone=alone)
+    assert status == verdict
+    assert (f"{target} AGAIN=1" in words(lines)) == (1 <= failed <= 3)
+    assert any("UNSTEADY" in line for line in lines) == (verdict == 0)
+    if verdict == 0:
+        assert lines[-failed:] == [f'  "tests/test_{number}.py": true,' for number in range(failed)]
 
 
 def test_computation_that_fails_beside_the_scenarios_ends_the_run(tmp_path: Path) -> None:
