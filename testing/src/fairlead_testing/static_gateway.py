@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--policy", default="PredictedTTFT", help="the routing policy (default: %(default)s)")
     made.add_argument("--max-queue-time", type=float, default=30.0, help="seconds (default: %(default)s)")
     made.add_argument("--idle-timeout", type=float, default=60.0, help="seconds (default: %(default)s)")
+    made.add_argument("--store", default="", help="folder for responses, files and batches (default: none are kept)")
     made.add_argument("--log-level", default="warning", help="how much is logged (default: %(default)s)")
     return made
 
@@ -45,8 +46,10 @@ def parser() -> argparse.ArgumentParser:
 async def serve(args: argparse.Namespace) -> None:
     """Until it was told to stop and everything is answered."""
     settings = GatewaySettings(
-        host="127.0.0.1", port=0, control_port=0, drain_delay=0.0, drain_timeout=5.0, idle_timeout=args.idle_timeout
-    )
+        host="127.0.0.1", port=0, control_port=0, drain_delay=0.0, drain_timeout=5.0, idle_timeout=args.idle_timeout,
+        response_store=f"sqlite:///{args.store}/store.db" if args.store else None,
+        file_store=f"{args.store}/files" if args.store else None,
+    )  # fmt: skip
     pool = make_pool(
         args.engine, name=args.model, policy=RoutingPolicy(args.policy), max_queue_time=args.max_queue_time
     )

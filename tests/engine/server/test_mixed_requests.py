@@ -56,7 +56,7 @@ def answered(url: str, body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "block_size", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.long)]
+    "block_size", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
 )
 def test_requests_of_all_kinds_get_beside_others_what_they_get_alone(
     block_size: int, start_engine: Any, checkpoint: Path

@@ -1,0 +1,81 @@
+"""What an open page costs a gateway: CPU time of the two answers that it asks for every two seconds, of a whole hour.
+
+    python operator/benchmarks/pages.py --models 100 --replicas 4
+
+The gateway is a process of its own, with an hour of moments of each model and no other requests.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from contextlib import AsyncExitStack
+
+import httpx
+from request_cost import process_cpu_seconds
+from routing import machine
+
+from fairlead.gateway.model_history import NUM_MOMENTS
+from fairlead.gateway.server import PreciseLoop
+from fairlead.routing.replica import Replica
+from fairlead_testing.gateways import make_pool, running_gateway
+
+POLL_SECONDS = 2.0
+"""Of `web/models.js` and `web/history.js`."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=100, help="(default: %(default)s)")
+    parser.add_argument("--replicas", type=int, default=4, help="of each model (default: %(default)s)")
+    parser.add_argument("--polls", type=int, default=100, help="that are measured (default: %(default)s)")
+    parser.add_argument("--idle", type=float, default=20.0, help="seconds without a page (default: %(default)s)")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+async def serve(args: argparse.Namespace) -> None:
+    """The gateway; tells its address on standard output."""
+    pools = [
+        make_pool(
+            [Replica(uid=f"{n}-{k}", name=f"{n}-{k}", host="127.0.0.1", port=1) for k in range(args.replicas)],
+            name=f"model-{n}",
+        )
+        for n in range(args.models)
+    ]
+    async with running_gateway(*pools) as (gateway, _, url):
+        for _ in range(NUM_MOMENTS):
+            gateway.app.histories.look()
+        print(json.dumps({"url": url, "pid": os.getpid()}), flush=True)
+        await asyncio.Event().wait()
+
+
+async def measure(args: argparse.Namespace) -> None:
+    async with AsyncExitStack() as stack:
+        command = [sys.executable, __file__, "--serve", "--models", str(args.models), "--replicas", str(args.replicas)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        stack.callback(process.terminate)
+        assert process.stdout is not None
+        told = json.loads(await process.stdout.readline())
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=told["url"]))
+        before = process_cpu_seconds(told["pid"])
+        await asyncio.sleep(args.idle)
+        idle = (process_cpu_seconds(told["pid"]) - before) / args.idle
+        print(f"{args.models} models of {args.replicas} replicas, an hour of moments. {machine()}.")
+        print(f"no page open: {idle * 100:.2f} % of a core")
+        total = 0.0
+        for path in ("/fairlead/v1/models", "/fairlead/v1/models/default/model-0"):
+            before = process_cpu_seconds(told["pid"])
+            for _ in range(args.polls):
+                answer = (await client.get(path)).raise_for_status()
+            seconds = (process_cpu_seconds(told["pid"]) - before) / args.polls
+            total += seconds
+            print(f"{path}: {seconds * 1000:.2f} ms, {len(answer.content):,} bytes")
+        print(f"a page open: {total / POLL_SECONDS * 100:.2f} % of a core")
+
+
+if __name__ == "__main__":
+    found = arguments()
+    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+        runner.run(serve(found) if found.serve else measure(found))
