@@ -39,7 +39,6 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 """Families that differ in what they ask of attention."""
 OTHERS: dict[str, dict[str, Any]] = {
-    "arcee": {},
     "biogpt": {},
     "cohere": {},
     "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
@@ -332,7 +331,7 @@ def test_pickled_weights_are_never_read(neox: Path, tmp_path: Path) -> None:
 def test_contexts_end_where_positions_would_be_stretched_by_the_longest_of_a_step(tmp_path: Path) -> None:
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [3.0] * 8, "rope_theta": 10000.0}
     rope |= {"original_max_position_embeddings": 64, "short_mscale": 1.0, "long_mscale": 1.0, "factor": 4.0}
-    folder = write_foreign_checkpoint(tmp_path, "arcee", rope_parameters=rope)
+    folder = write_foreign_checkpoint(tmp_path, "helium", head_dim=16, rope_parameters=rope)
     assert part(folder).config.max_position_embeddings == 64
 
 

@@ -83,6 +83,13 @@ def test_a_file_of_a_variant_is_the_model(variant: str, reference, tmp_path: Pat
     check(family, tmp_path, reference, Kind.Q8_0, **changes)
 
 
+def test_activations_without_their_numbers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf.GGUFWriter, "add_xielu_beta", lambda writer, values: None)
+    file = write("apertus", tmp_path)
+    with pytest.raises(ModelLoadError, match=r"has no list of 2 numbers as xielu\.beta"):
+        load_model(file, read_config(file), torch.float32, CPU)
+
+
 def test_first_files_of_qwen3_next_have_projections_together(tmp_path: Path, reference) -> None:
     write("qwen3_next", tmp_path, Kind.Q8_0)
     file = write_family(tmp_path / "floats", tmp_path / "fused.gguf", tmp_path / "same", Kind.Q8_0, are_fused=True)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_common.models.families.deepseek import DeepseekConfig
+from fairlead_common.models.families.dense import ApertusConfig, UngatedConfig
 from fairlead_common.models.families.experts import (
     ExpertsConfig,
     GptOssConfig,
@@ -58,6 +59,18 @@ _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_t
 def llama_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Llama, with changes."""
     return {**_fields("LlamaForCausalLM", "llama"), "head_dim": 16, **changes}
+
+
+def apertus_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Apertus, with changes; its positions are not stretched."""
+    rope = {"rope_type": "default", "rope_theta": 10_000.0}
+    own = {"hidden_act": "xielu", "rope_parameters": rope, "pad_token_id": 0}
+    return {**_fields("ApertusForCausalLM", "apertus"), "head_dim": 16, **own, **changes}
+
+
+def arcee_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Arcee, with changes."""
+    return {**_fields("ArceeForCausalLM", "arcee"), "head_dim": 24, "hidden_act": "relu2", **changes}
 
 
 def granite_moe_fields(**changes: Any) -> dict[str, Any]:
@@ -194,6 +207,13 @@ def exaone4_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny EXAONE 4, with changes; one of its layers sees all, without positions."""
     own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}
     return {**_fields("Exaone4ForCausalLM", "exaone4"), **own, **changes}
+
+
+def dots1_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny dots.llm1, with changes; its first layer has no experts."""
+    experts = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 2}
+    routing = {"norm_topk_prob": True, "routed_scaling_factor": 1.5, "first_k_dense_replace": 1}
+    return {**_fields("Dots1ForCausalLM", "dots1"), "sliding_window": None, **experts, **routing, **changes}
 
 
 def seed_oss_fields(**changes: Any) -> dict[str, Any]:
@@ -409,12 +429,15 @@ def glm_moe_dsa_fields(**changes: Any) -> dict[str, Any]:
 
 
 FAMILIES = {
+    "apertus": apertus_fields,
+    "arcee": arcee_fields,
     "bamba": bamba_fields,
     "cohere2": cohere2_fields,
     "cohere2_moe": cohere2_moe_fields,
     "deepseek_v2": deepseek_v2_fields,
     "deepseek_v3": deepseek_v3_fields,
     "deepseek_v32": deepseek_v32_fields,
+    "dots1": dots1_fields,
     "ernie4_5": ernie4_5_fields,
     "ernie4_5_moe": ernie4_5_moe_fields,
     "exaone4": exaone4_fields,
@@ -524,6 +547,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         qkv = {"qkv_proj": (query + 2 * kv, hidden)}
     if family in ("Phi3ForCausalLM", "Glm4ForCausalLM"):
         gated = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
+    if isinstance(config, UngatedConfig):
+        del gated["gate_proj"]
     expert = _numbered(inner, hidden)
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     if isinstance(config, Gemma4Config) and (size := config.layer_input_size):
@@ -538,6 +563,10 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         norms = ["input_layernorm", "post_attention_layernorm"]
         if family.startswith(("Olmo2", "Olmo3", "Exaone")):
             norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
+        if isinstance(config, ApertusConfig):
+            norms = ["attention_layernorm", "feedforward_layernorm"]
+            yield from ((f"{prefix}.mlp.act_fn.alpha_{side}", (1,)) for side in "pn")
+            yield from ((f"{prefix}.mlp.act_fn.{name}", ()) for name in ("beta", "eps"))
         if config.query_norm is QueryNorm.PROJECTIONS:
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
@@ -859,6 +888,8 @@ def _linears(prefix: str, shapes: Mapping[str, Shape], bias: bool) -> Iterator[t
 def _random(name: str, shape: Shape, generator: torch.Generator, norm: float) -> torch.Tensor:
     """`norm`: about what a normalisation's weights are."""
     values = torch.randn(shape, generator=generator)
+    if not shape:
+        return torch.tensor(-1e-6 if name.endswith(".eps") else 0.5)
     if len(shape) == 1:
         norm = 1.0 if name.endswith("linear_attn.norm.weight") else norm
         return 0.1 * values if name.endswith(".bias") else norm + 0.1 * values

@@ -43,6 +43,7 @@ from fairlead_engine_testing.vision_checkpoints import VISION_KINDS, seeing_clas
 from fairlead_engine_testing.written_templates import GEMMA
 
 WRITES_CALLS: Mapping[str, str] = {
+    "apertus": "apertus",
     "cohere2": "command",
     "deepseek_v3": "deepseek_v3",
     "exaone4": "hermes",
@@ -73,6 +74,7 @@ _SEEING_CALLS: Mapping[str, str] = {"qwen2_5_vl": "hermes", "qwen3_vl": "hermes"
 _EACH = "{% for key, value in call.function.arguments.items() %}"
 _VALUE = "{{ value if value is string else value | tojson }}"
 CALLS: Mapping[str, str] = {
+    "apertus": '<|tools_prefix|>[{"NAME": ARGUMENTS}]<|tools_suffix|>',
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```"
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "command": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "NAME", "parameters": ARGUMENTS}\n]'

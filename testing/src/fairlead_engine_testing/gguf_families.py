@@ -19,6 +19,7 @@ from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized
 
 Json = dict[str, Any]
 ARCHITECTURES = {
+    "apertus": MODEL_ARCH.APERTUS, "arcee": MODEL_ARCH.ARCEE, "dots1": MODEL_ARCH.DOTS1,
     "bamba": MODEL_ARCH.GRANITE_HYBRID, "falcon_h1": MODEL_ARCH.FALCON_H1,
     "gemma4_text": MODEL_ARCH.GEMMA4, "glm_moe_dsa": MODEL_ARCH.GLM_DSA, "phimoe": MODEL_ARCH.PHIMOE,
     "granitemoehybrid": MODEL_ARCH.GRANITE_HYBRID, "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
@@ -40,7 +41,7 @@ _NEWER = {"cohere2_moe": ("cohere2moe", MODEL_ARCH.GLM4_MOE), "deepseek_v32": ("
 """Architectures that llama.cpp has and the package does not, and one with the same names of tensors."""
 _PERMUTED = (
     "llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoehybrid", "bamba",
-    "nemotron_h",
+    "nemotron_h", "arcee",
 )  # fmt: skip
 _QWEN_NORMS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 _GEMMA4_TOLD = {
@@ -77,7 +78,11 @@ def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32,
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     left: dict[str, torch.Tensor] = {}
     experts: dict[str, list[tuple[np.ndarray, Kind]]] = {}
+    _write_activations(writer, load_file(folder / WEIGHTS))
     for name, weight in load_file(folder / WEIGHTS).items():
+        if ".act_fn." in name:
+            left[name] = weight
+            continue
         is_turned = weight.ndim == 3 and config["model_type"] in _TRANSPOSED
         rows = weight.transpose(1, 2) if is_turned else weight
         order, factors = _order_of_values(config, name, rows), _factors_within(config, name, rows)
@@ -307,6 +312,15 @@ def _write_states(writer: gguf.GGUFWriter, config: Json) -> None:
     writer.add_ssm_state_size(key)
     writer.add_ssm_time_step_rank(heads)
     writer.add_ssm_group_count(groups)
+
+
+def _write_activations(writer: gguf.GGUFWriter, tensors: dict[str, torch.Tensor]) -> None:
+    """Of xIELU, a number for each layer."""
+    for name in ("alpha_p", "alpha_n", "beta", "eps"):
+        found = {key: float(each) for key, each in tensors.items() if key.endswith(f".act_fn.{name}")}
+        if found:
+            in_order = sorted(found, key=lambda key: (len(key), key))
+            getattr(writer, f"add_xielu_{name}")([found[key] for key in in_order])
 
 
 def _write_convolutions(writer: gguf.GGUFWriter, config: Json) -> None:

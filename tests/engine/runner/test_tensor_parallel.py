@@ -29,6 +29,7 @@ from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import (
+    apertus_fields,
     bamba_fields,
     deepseek_v2_fields,
     deepseek_v3_fields,
@@ -97,6 +98,7 @@ FAMILIES = {
     "lfm2_moe": lfm2_moe_fields(conv_bias=True),
     "lfm3": lfm3_fields(),
     "nemotron_h": nemotron_h_fields(use_bias=True, mlp_bias=True, moe_latent_size=24),
+    "apertus": apertus_fields(),
 }
 QUICK = ("llama", "gpt_oss", "granite_hybrid")
 """Families between which what is divided differs most; each starts processes that import torch."""

@@ -34,6 +34,14 @@ def squared_relu(up: Tensor) -> Tensor:
     return functional.relu(up).square_()
 
 
+def xielu(up: Tensor, *, above: float, below: float, slope: float, limit: float) -> Tensor:
+    """xIELU [rows, size] (arXiv 2411.13010), computed in float32: above * x² + slope * x for x above 0, and
+    below * (exp(x) - 1 - x) + slope * x for others, whose exponents are `limit` at most."""
+    x = up.float()
+    curved = torch.where(x > 0, above * x * x, (torch.expm1(x.clamp(max=limit)) - x).mul_(below))
+    return curved.add_(x, alpha=slope).to(up.dtype)
+
+
 def clamped_swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:
     """gpt-oss's: gate * sigmoid(alpha * gate) * (up + 1) [rows, size], both within `limit`, the gate only from above.
     Gate and up alternate in [rows, 2 x size], gate first."""

@@ -37,6 +37,8 @@ _MODULATION = re.compile(r"\.linear_attn\.in_proj_[ab]\.")
 _OUTPUT, _BOTH = ".linear_attn.out_proj.weight", ".in_proj_ba.weight"
 _GATE, _UP, _GATE_UP = ".gate_proj.", ".up_proj.", ".gate_up_proj."
 _MOST_EXPERTS = 2**14
+_FLOAT32 = 0
+"""As in `FLOATS`."""
 _MOST_DECODED = 2**24
 """Elements of blocks that are decoded at a time: 64 MiB in float32."""
 
@@ -106,6 +108,8 @@ class GgufCheckpoint(Checkpoint):
         if self._family.weaves_gate_up:
             self._weave()
         self._join_latents()
+        self._numbers = dict(_numbers(self._family, values))
+        self._tensors |= dict.fromkeys(self._numbers, GgufTensor((1,), _FLOAT32, 0))
         self._split_modulation()
         self._heads = _ValueHeads(values, self._family)
         self._file_of = dict.fromkeys(self._tensors, "")
@@ -178,6 +182,8 @@ class GgufCheckpoint(Checkpoint):
     def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
         tensor = self._tensors[name]
         rows = part[0] if part else slice(None)
+        if (number := self._numbers.get(name)) is not None:
+            return number
         if (latent := self._latent_ups.get(name)) is not None:
             floats = self._latent_up(name, latent)[rows]
         else:
@@ -316,6 +322,13 @@ def _named(file: GgufFile, family: GgufFamily, num_layers: int) -> Iterator[tupl
             yield name, tensor
         else:
             yield from _each(file, f"model.layers.{found[1]}.{names[parts[1]]}.{parts[2]}", tensor)
+
+
+def _numbers(family: GgufFamily, values: GgufMetadata) -> Iterator[tuple[str, Tensor]]:
+    """What the metadata has of each layer, as tensors of one number."""
+    for name, key in family.numbers.items():
+        for layer, number in enumerate(torch.split(values.numbers(key), 1)):
+            yield f"model.layers.{layer}.{name}", number
 
 
 def _each(file: GgufFile, name: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:

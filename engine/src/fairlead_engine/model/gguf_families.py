@@ -50,6 +50,14 @@ class GgufMetadata:
             return [each for each in value[:num] if 0 <= each <= _MOST]
         return [self.count(key)] * num
 
+    def numbers(self, key: str) -> torch.Tensor:
+        """A number for each served layer, float32; the key is without the architecture's name."""
+        value, num = self.file.metadata.get(key), self.num_layers
+        known = [each for each in value if type(each) is float] if isinstance(value, list) else []
+        if len(known) < num or not torch.tensor(known).isfinite().all():
+            self.file.refuse(f"has no list of {num} numbers as {key}")
+        return torch.tensor(known[:num])
+
     def largest(self, key: str) -> int:
         return max(self.of_layers(key), default=0)
 
@@ -124,6 +132,8 @@ class GgufFamily:
     """Whether rows of an expert's gate and up projections lie by turns in one tensor of the checkpoint."""
     has_head_dim: bool = True
     """Whether `attention.key_length` is the size of a head."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Tensors of one number in each layer, and the keys of lists with a number for each layer."""
 
 
 FREQUENCIES = "rope_freqs.weight"
@@ -569,6 +579,12 @@ _LFM2 = GgufFamily(
 )
 _OLMO3 = GgufFamily("Olmo3ForCausalLM", _WINDOW, _UPDATES_NORMED, _layer_types)
 FAMILIES: dict[str, GgufFamily] = {
+    "apertus": GgufFamily(
+        "ApertusForCausalLM",
+        names={"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
+        numbers={f"mlp.act_fn.{name}": f"xielu.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps")},
+    ),
+    "arcee": replace(_LLAMA, architecture="ArceeForCausalLM"),
     "cohere2": GgufFamily(
         "Cohere2ForCausalLM",
         {"logit_scale": "logit_scale", "layer_norm_eps": "attention.layer_norm_epsilon", **_WINDOW},
@@ -596,6 +612,14 @@ FAMILIES: dict[str, GgufFamily] = {
         has_head_dim=False,
     ),
     "deepseek32": _indexed("DeepseekV32ForCausalLM"),
+    "dots1": GgufFamily(
+        "Dots1ForCausalLM",
+        {"n_group": "expert_group_count", "topk_group": "expert_group_used_count", **_ROUTED_KEYS},
+        more=lambda values: {
+            "norm_topk_prob": values.value("expert_weights_norm") is True,
+            "sliding_window": None,
+        },
+    ),
     "ernie4_5": GgufFamily("Ernie4_5ForCausalLM", more=lambda values: {"use_bias": values.has_bias("blk.0.attn_q")}),
     "ernie4_5-moe": GgufFamily(
         "Ernie4_5_MoeForCausalLM",

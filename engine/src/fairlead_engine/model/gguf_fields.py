@@ -97,7 +97,7 @@ def _scaling(values: GgufMetadata, architecture: str) -> dict[str, Any] | None:
             **dict.fromkeys(("long_mscale", "short_mscale"), _PHI_SCALE),
         }
     if kind == "none":
-        return {"rope_type": "default"} if architecture.startswith("Ministral3") else None
+        return {"rope_type": "default"} if architecture.startswith(("Apertus", "Ministral3")) else None
     if kind not in ("linear", "yarn"):
         raise unsupported(file, values.full("rope.scaling.type"), kind, "supported are linear and yarn")
     found: dict[str, Any] = {"rope_type": kind, "factor": values.value("rope.scaling.factor")}

@@ -613,7 +613,7 @@ class Weights:
         before. `parts`: this rank's rows."""
         dtype = self.dtype if is_rounded else torch.float32
         offsets = self._checkpoint.stored(name, shape, (1, *shape)).to(dtype).view(shape)
-        own = torch.cat([offsets[part] for part in parts])
+        own = torch.cat([offsets[part] for part in parts]) if shape else offsets
         self._count(own, offsets.numel())
         return own
 

@@ -1,7 +1,7 @@
 """Families with one feed-forward per layer: defaults, and fields of `config.json` for dense families alone."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from fairlead_common.models.model_config import (
 )
 from fairlead_common.models.quantized_checkpoints import GgufFormat
 from fairlead_common.models.rope_config import UNTURNED, RopeConfig, RopeKind, parse_rope
+from fairlead_common.models.weight_formats import WeightPart, share, vector
 
 Config = TypeVar("Config", bound=ModelConfig)
 QWEN3_HEAD_DIM = 128
@@ -30,6 +31,11 @@ _MINISTRAL3_ROPE = {
 }  # fmt: skip
 _GEMMA3_BASE, _GEMMA3_LOCAL_BASE = 1_000_000.0, 10_000.0
 _OLMO3_BASE = 500_000.0
+_APERTUS_BASE = 12_000_000.0
+_APERTUS_ROPE = {
+    "rope_type": "llama3", "rope_theta": _APERTUS_BASE, "factor": 8.0, "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
 
 
 def parse_llama(fields: JsonFields) -> ModelConfig:
@@ -256,3 +262,35 @@ def parse_olmo3(fields: JsonFields) -> ModelConfig:
     shape = parse_shape(fields, rms_norm_eps=1e-5, rope_theta=_OLMO3_BASE, windows=windows)
     config, rope = _olmo(fields, shape), parse_rope(fields, _OLMO3_BASE, "full_attention")
     return replace(config, rope=rope, local_rope=_sliding_rope(fields, _OLMO3_BASE) or RopeConfig(theta=rope.theta))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UngatedConfig(ModelConfig):
+    """Feed-forwards have no gates."""
+
+    def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
+        num, hidden, inner = self.num_layers, self.hidden_size, share(self.intermediate_size, ranks)
+        return [
+            WeightPart("mlp.up_proj", num, inner, hidden, bias=inner if self.mlp_bias else 0),
+            WeightPart("mlp.down_proj", num, hidden, inner, bias=hidden if self.mlp_bias else 0),
+        ]
+
+
+def parse_arcee(fields: JsonFields) -> UngatedConfig:
+    shape = parse_shape(fields, rms_norm_eps=1e-5, activation="relu2")
+    return UngatedConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApertusConfig(UngatedConfig):
+    def feed_forward_parts(self, ranks: int) -> list[WeightPart]:
+        numbers = vector("mlp.act_fn", self.num_layers, 4)
+        return [*UngatedConfig.feed_forward_parts(self, ranks), numbers]
+
+
+def parse_apertus(fields: JsonFields) -> ApertusConfig:
+    """Activations have numbers of their own; without a section of positions these are stretched."""
+    if not (fields.has("rope_parameters") or fields.has("rope_scaling")):
+        fields = fields.with_changes({"rope_parameters": _APERTUS_ROPE})
+    shape = parse_shape(fields, rms_norm_eps=1e-5, rope_theta=_APERTUS_BASE, activation="xielu")
+    return ApertusConfig(**shape, **attention_bias(fields, False), query_norm=QueryNorm.HEADS)

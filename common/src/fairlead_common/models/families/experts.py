@@ -1,5 +1,5 @@
 """Families with several experts in a layer, a few per token: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE,
-GLM-4.5, MiniMax-M2, ERNIE 4.5, Granite, OLMoE."""
+GLM-4.5, MiniMax-M2, ERNIE 4.5, Granite, OLMoE, dots.llm1."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +11,7 @@ from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import (
     ModelConfig,
     QueryNorm,
+    check_kinds,
     parse_shape,
     windows_alternating,
     windows_everywhere,
@@ -74,8 +75,8 @@ _MOST_EXPERTS = 65_536
 """Of a layer: a hundred times those of published models, and few enough for a number of each."""
 
 
-def expert_counts(fields: JsonFields, name: str, num: int, chosen: int) -> dict[str, Any]:
-    """Number of experts, and of experts per token; `chosen`: the default of the family."""
+def expert_counts(fields: JsonFields, name: str, num: int, chosen: int | None) -> dict[str, Any]:
+    """Number of experts, and of experts per token; `chosen`: the default of the family, None = the file must say."""
     if num > _MOST_EXPERTS:
         raise fields.invalid(name, f"must be at most {_MOST_EXPERTS}")
     per_token = fields.positive_int("num_experts_per_tok", chosen)
@@ -263,6 +264,52 @@ def parse_glm4_moe(fields: JsonFields) -> RoutedExpertsConfig:
         dense_layers=frozenset(range(min(shape["num_layers"], from_zero(fields, "first_k_dense_replace", 1)))),
         num_guessing_layers=from_zero(fields, "num_nextn_predict_layers", 0),
     )
+
+
+def parse_dots1(fields: JsonFields) -> RoutedExpertsConfig:
+    """dots.llm1: experts chosen as DeepSeek-V3 does, behind Qwen3's attention; a few last layers may have a window."""
+    if (scoring := fields.text("scoring_func") or "noaux_tc") not in ("noaux_tc", "sigmoid"):
+        raise refuse(f"scoring_func {scoring}", "of a dots.llm1 noaux_tc is supported")
+    shape = parse_shape(fields, windows=_dots1_windows)
+    config = RoutedExpertsConfig(
+        **shape,
+        **expert_counts(fields, "n_routed_experts", fields.positive_int("n_routed_experts"), None),
+        **attention_bias(fields, False),
+        query_norm=QueryNorm.HEADS,
+        expert_size=fields.positive_int("moe_intermediate_size", 1408),
+        is_normalised=fields.boolean("norm_topk_prob", False),
+        routed_scale=fields.positive_number("routed_scaling_factor", 1.0),
+        num_groups=fields.positive_int("n_group", 1),
+        num_chosen_groups=fields.positive_int("topk_group", 1),
+        num_shared_experts=from_zero(fields, "n_shared_experts", 0),
+        dense_layers=frozenset(range(min(shape["num_layers"], from_zero(fields, "first_k_dense_replace", 0)))),
+    )
+    check_groups(fields, config)
+    return config
+
+
+def _dots1_windows(fields: JsonFields) -> tuple[int, ...]:
+    """`sliding_window`, which may be null, in layers that `layer_types` names, or from `max_window_layers` on."""
+    windows, kinds = windows_everywhere(fields, 4096), fields.texts("layer_types")
+    if not kinds:
+        first = from_zero(fields, "max_window_layers", 62)
+        return tuple(window if index >= first else 0 for index, window in enumerate(windows))
+    check_kinds(fields, kinds, len(windows))
+    if "sliding_attention" in kinds and not any(windows):
+        raise fields.invalid("sliding_window", "must be a positive integer where layer_types name sliding_attention")
+    return tuple(window if kind == "sliding_attention" else 0 for kind, window in zip(kinds, windows, strict=True))
+
+
+def check_groups(fields: JsonFields, config: RoutedExpertsConfig) -> None:
+    """Raises ModelLoadError unless each group has the two experts by which groups are chosen, and enough are chosen."""
+    num, groups = config.num_experts, config.num_groups
+    if num % groups or num // groups < 2:
+        raise fields.invalid("n_group", f"must divide n_routed_experts ({num}) into groups of two or more")
+    if config.num_chosen_groups > groups:
+        raise fields.invalid("topk_group", f"must be at most n_group ({groups})")
+    available = num // groups * config.num_chosen_groups
+    if config.num_experts_per_token > available:
+        raise fields.invalid("num_experts_per_tok", f"must be at most {available}, the experts of topk_group groups")
 
 
 def parse_ernie4_5_moe(fields: JsonFields) -> RoutedExpertsConfig:

@@ -3,7 +3,7 @@ gates, or experts without gates."""
 
 from dataclasses import dataclass
 
-from fairlead_common.models.families.experts import RoutedExpertsConfig, expert_counts
+from fairlead_common.models.families.experts import RoutedExpertsConfig, check_groups, expert_counts
 from fairlead_common.models.families.recurrent import whole_contexts
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
@@ -96,7 +96,7 @@ def parse_nemotron_h(fields: JsonFields) -> NemotronHConfig:
         num_chosen_groups=fields.positive_int("topk_group", 1),
     )
     if experts:
-        _check_groups(fields, config)
+        check_groups(fields, config)
     return config
 
 
@@ -143,14 +143,3 @@ def _state(fields: JsonFields, norm_eps: float) -> StateShape:
         input_bias=has_bias, output_bias=has_bias,
         least_step=fields.positive_number("mamba_dt_min", fields.positive_number("time_step_min", 0.001)),
     )  # fmt: skip
-
-
-def _check_groups(fields: JsonFields, config: NemotronHConfig) -> None:
-    num, groups = config.num_experts, config.num_groups
-    if num % groups or num // groups < 2:
-        raise fields.invalid("n_group", f"must divide n_routed_experts ({num}) into groups of two or more")
-    if config.num_chosen_groups > groups:
-        raise fields.invalid("topk_group", f"must be at most n_group ({groups})")
-    available = num // groups * config.num_chosen_groups
-    if config.num_experts_per_token > available:
-        raise fields.invalid("num_experts_per_tok", f"must be at most {available}, the experts of topk_group groups")

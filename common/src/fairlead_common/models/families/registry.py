@@ -40,12 +40,15 @@ class FamilyFields(NamedTuple):
 
 
 ARCHITECTURES: dict[str, FamilyFields] = {
+    "ApertusForCausalLM": FamilyFields("apertus", dense.parse_apertus),
+    "ArceeForCausalLM": FamilyFields("arcee", dense.parse_arcee),
     "BambaForCausalLM": FamilyFields("bamba", hybrids.parse_bamba),
     "Cohere2ForCausalLM": FamilyFields("cohere2", dense.parse_cohere2),
     "Cohere2MoeForCausalLM": FamilyFields("cohere2_moe", parse_cohere2_moe),
     "DeepseekV2ForCausalLM": FamilyFields("deepseek_v2", parse_deepseek_v2),
     "DeepseekV3ForCausalLM": FamilyFields("deepseek_v3", parse_deepseek_v3),
     "DeepseekV32ForCausalLM": FamilyFields("deepseek_v32", parse_deepseek_v32),
+    "Dots1ForCausalLM": FamilyFields("dots1", experts.parse_dots1),
     "Ernie4_5ForCausalLM": FamilyFields("ernie4_5", dense.parse_ernie4_5),
     "Ernie4_5_MoeForCausalLM": FamilyFields("ernie4_5_moe", experts.parse_ernie4_5_moe),
     "Exaone4ForCausalLM": FamilyFields("exaone4", dense.parse_exaone4),

@@ -24,12 +24,15 @@ from fairlead_engine.model.families import (
 from fairlead_engine.model.weights import Weights
 
 BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
+    "ApertusForCausalLM": dense.build_apertus,
+    "ArceeForCausalLM": dense.build_arcee,
     "BambaForCausalLM": hybrids.build_bamba,
     "Cohere2ForCausalLM": dense.build_cohere2,
     "Cohere2MoeForCausalLM": experts.build_cohere2,
     "DeepseekV2ForCausalLM": deepseek.build,
     "DeepseekV3ForCausalLM": deepseek.build,
     "DeepseekV32ForCausalLM": deepseek.build,
+    "Dots1ForCausalLM": experts.build_dots1,
     "Ernie4_5ForCausalLM": dense.build,
     "Ernie4_5_MoeForCausalLM": experts.build_ernie4_5,
     "Exaone4ForCausalLM": dense.build_olmo,

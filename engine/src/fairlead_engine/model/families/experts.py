@@ -1,10 +1,10 @@
 """Families with several experts in place of one feed-forward layer; each token takes a few.
 
-Mixtral (arXiv 2401.04088), and Phi-3.5-MoE, whose experts are weighted apart (arXiv 2409.12136). Qwen1.5-MoE,
-Qwen2-MoE (arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3 with many narrow experts, and in the
-older ones an expert for all tokens. gpt-oss (arXiv 2508.10925): experts with clamped gates, stored in one tensor; every
-other layer has a window, and heads have sinks. Cohere 2, ERNIE 4.5, Granite, Hunyuan and MiniMax-M2 differ in names, in
-scores and in experts for all tokens.
+Mixtral (arXiv 2401.04088), and Phi-3.5-MoE, whose experts are weighted apart (arXiv 2409.12136). Qwen1.5-MoE, Qwen2-MoE
+(arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3 with many narrow experts, and in the older ones an
+expert for all tokens. gpt-oss (arXiv 2508.10925): experts with clamped gates, stored in one tensor; every other layer
+has a window, and heads have sinks. Cohere 2, dots.llm1 (arXiv 2506.05767), ERNIE 4.5, Granite, Hunyuan and MiniMax-M2
+differ in names, in scores and in experts for all tokens.
 """
 
 from collections.abc import Callable
@@ -72,6 +72,12 @@ def build_cohere2(weights: Weights, config: Cohere2ExpertsConfig) -> Decoder:
 
     norms = NormNames("input_layernorm", None, None, None)
     return weights.decoder(attention=weights.attention, feed_forward=feed_forward, norms=norms, kind=ParallelLayer)
+
+
+def build_dots1(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+    return weights.decoder(
+        attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix)
+    )
 
 
 def build_ernie4_5(weights: Weights, config: RoutedExpertsConfig) -> Decoder:

@@ -3,6 +3,7 @@
 from fairlead_common.models.families.nemotron_h import NemotronHConfig
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.families.dense import ungated
 from fairlead_engine.model.families.recurrent import mamba_layer
 from fairlead_engine.model.layers import (
     Apart,
@@ -36,18 +37,10 @@ def build_nemotron_h(weights: Weights, config: NemotronHConfig) -> Decoder:
     def feed_forward(prefix: str) -> FeedForward:
         layer = layer_index(prefix)
         if layer in config.plain_layers:
-            return _ungated(weights, config, f"{prefix}.mixer", config.intermediate_size)
+            return ungated(weights, config, f"{prefix}.mixer", config.intermediate_size)
         return Passing() if layer in config.dense_layers else _experts(weights, config, f"{prefix}.mixer")
 
     return weights.decoder(attention=attention, feed_forward=feed_forward, norms=_NORMS, kind=SingleLayer, outer=_OUTER)
-
-
-def _ungated(weights: Weights, config: NemotronHConfig, prefix: str, inner: int) -> UngatedFeedForward:
-    hidden, part, bias = config.hidden_size, weights.shard.part(inner), config.mlp_bias
-    return UngatedFeedForward(
-        up=weights.linear({f"{prefix}.up_proj": inner}, hidden, bias=bias, row_parts=[part]),
-        down=weights.linear({f"{prefix}.down_proj": hidden}, inner, bias=bias, column_part=part),
-    )
 
 
 def _experts(weights: Weights, config: NemotronHConfig, prefix: str) -> SharedExpert:
@@ -77,7 +70,7 @@ def _experts(weights: Weights, config: NemotronHConfig, prefix: str) -> SharedEx
         each.append(UngatedFeedForward(up=up, down=down))
     router = weights.linear({f"{prefix}.gate": config.num_experts}, hidden, is_sensitive=True, adapts=True)
     experts = SparseExperts(router, tuple(each), routing, weights.shard, adapters.slots if adapters else None)
-    shared = _ungated(weights, config, f"{prefix}.shared_experts", config.shared_expert_size)
+    shared = ungated(weights, config, f"{prefix}.shared_experts", config.shared_expert_size)
     if config.latent_size is None:
         return SharedExpert(experts, shared)
     narrow = weights.linear({f"{prefix}.fc1_latent_proj": width}, hidden, bias=bias)
