@@ -119,6 +119,25 @@ def test_a_chat_template_that_is_no_text_is_refused(folder: Path, tmp_path: Path
     assert (tokenizer.chat_template, tokenizer.special_tokens) == (None, {})
 
 
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("{", "cannot be read"), ("[]", "must hold a JSON object"),
+        ('{"prompts": {"query": "\\ud800"}}', "cannot be read"), ('{"prompts": ["query"]}', "prompts must be"),
+        ('{"prompts": {"query": 5}}', "prompts must be"),
+        ('{"prompts": {"query": "a"}, "default_prompt_name": "q"}', "default_prompt_name 'q' must be one of .*: query"),
+        ('{"default_prompt_name": []}', "default_prompt_name"),
+    ],
+)  # fmt: skip
+def test_prompts_of_another_shape_are_refused_by_file_and_field(
+    folder: Path, tmp_path: Path, config: str, problem: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
+    (tmp_path / "config_sentence_transformers.json").write_text(config)
+    with pytest.raises(TokenizerError, match=f"config_sentence_transformers.json.*{problem}"):
+        PromptTokenizer.from_folder(tmp_path)
+
+
 def test_a_panic_in_rust_is_an_error_that_names_the_field(folder: Path) -> None:
     parts = json.loads(PromptTokenizer.from_folder(folder).tokenizer_json)
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}

@@ -18,7 +18,12 @@ from fairlead_engine.runner.encoder_runner import EncoderRunner
 from fairlead_engine.types import FinishReason, Pooling, Reading, SequenceOutput
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
+from fairlead_engine_testing.encoder_checkpoints import (
+    ENCODER_FAMILIES,
+    write_embedding_prompts,
+    write_encoder,
+    write_word_pieces,
+)
 
 pytestmark = pytest.mark.matrix
 
@@ -170,6 +175,19 @@ def test_the_checkpoint_says_how_vectors_are_made(tmp_path: Path, mode: str) -> 
         return
     task = make_engine(folder).info.task
     assert (task.pooling, task.reading) == (Pooling(mode.partition("_")[0].removesuffix("token")), Reading.RAW)
+
+
+def test_a_prompt_that_is_left_out_of_the_mean_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, "bert")
+    (folder / "1_Pooling").mkdir()
+    pooling = {"pooling_mode_mean_tokens": True, "include_prompt": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (folder / "modules.json").write_text(json.dumps([{"type": "Pooling", "path": "1_Pooling"}]))
+    write_embedding_prompts(folder, query="")
+    assert make_engine(folder).info.task.pooling == Pooling.MEAN, "nothing is left out"
+    write_embedding_prompts(folder, query="a")
+    with pytest.raises(ModelLoadError, match="include_prompt is False"):
+        make_engine(folder)
 
 
 def test_minilm_gives_the_vectors_of_its_makers() -> None:

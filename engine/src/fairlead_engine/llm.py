@@ -113,10 +113,22 @@ class LLM:
         self._run(completing)
         return [job.completion for job in completing]
 
-    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
-        """A vector of each text or list of token ids; `pooling`: None = the makers'. Raises `RequestError`."""
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling: Pooling | None = None,
+        *,
+        prompt_name: str | None = None,
+    ) -> list[list[float]]:
+        """A vector of each text or list of token ids; `pooling`: None = the makers'. `prompt_name`: which of their
+        prompts stands before each text; None = the default one, if any; empty = none. Raises `RequestError`."""
         task = self.info.task
-        return self._read(Kind.EMBED, self._texts(prompts), pooling or task.pooling, task.reading)
+        try:
+            before = self.model.tokenizer.embedding_prompts.text(prompt_name)
+        except ValueError as error:
+            raise RequestError("prompt_name", f"prompt_name: {error}") from error
+        given = [before + each if isinstance(each, str) else each for each in _as_prompts(prompts)]
+        return self._read(Kind.EMBED, self._texts(given), pooling or task.pooling, task.reading)
 
     def classify(self, prompts: Prompt | Sequence[Prompt]) -> list[dict[str, float]]:
         """The classifier's result for each text or list of token ids: label → probability, or score, as `config.json`

@@ -40,6 +40,12 @@ def write_encoder(folder: Path, family: str, *, classifies: bool = False, **fiel
     return folder
 
 
+def write_embedding_prompts(folder: Path, default: str | None = None, **prompts: str) -> None:
+    """`config_sentence_transformers.json` with prompts by name; `default`: the name of one."""
+    config = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": "cosine"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+
+
 def write_word_pieces(folder: Path) -> None:
     """`tokenizer.json` as BERT has it: letters, pieces of words, and `[CLS] A [SEP] B [SEP]` for pairs."""
     entries = [*SPECIAL, *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]

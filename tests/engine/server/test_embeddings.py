@@ -13,6 +13,7 @@ import openai
 import pytest
 import torch
 
+from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine
@@ -109,6 +110,39 @@ async def test_each_text_is_a_sequence_of_one_request(start_app: Any) -> None:
     assert {(each.pooling, each.sampling.max_tokens, each.priority, each.cache_salt) for each in (first, second)} == {
         ("last", 0, 3, "s")
     }
+
+
+async def test_a_prompt_of_the_models_makers_stands_before_each_text(
+    start_app: Any, tokenizer: PromptTokenizer
+) -> None:
+    prompts = EmbeddingPrompts({"query": "query: ", "document": "", "passage": "passage: "}, "passage")
+    app = start_app(tokenizer=PromptTokenizer(tokenizer.tokenizer_json, embedding_prompts=prompts))
+    texts = ["one", "two"]
+    for more, before in (
+        ({}, "passage: "), ({"prompt_name": None}, "passage: "), ({"prompt_name": "query"}, "query: "),
+        ({"prompt_name": "document"}, ""), ({"prompt_name": ""}, ""),
+    ):  # fmt: skip
+        app.engine.requests.clear()
+        reply = await app.http.post("/v1/embeddings", json={"model": "tiny", "input": texts, **more})
+        assert reply.status_code == 200, reply.text
+        ids = [tokenizer.encode(before + text) for text in texts]
+        assert [request.prompt_token_ids for request in app.engine.requests] == ids
+        assert reply.json()["usage"]["prompt_tokens"] == sum(map(len, ids))
+    app.engine.requests.clear()
+    for path, given in (("/v1/embeddings", [7, 8]), ("/api/embed", "one"), ("/v1/completions", "one")):
+        body = {"model": "tiny", "prompt" if "completions" in path else "input": given}
+        assert (await app.http.post(path, json=body)).status_code == 200
+    ids = [[7, 8], tokenizer.encode("passage: one"), tokenizer.encode("one")]
+    assert [request.prompt_token_ids for request in app.engine.requests] == ids
+    for given, name, sentence in (
+        ("one", "q", "no prompt 'q'; its prompts are query, document, passage"),
+        ([7, 8], "query", "is for texts"), ([7, 8], "q", "no prompt 'q'"),
+    ):  # fmt: skip
+        reply = await app.http.post("/v1/embeddings", json={"model": "tiny", "input": given, "prompt_name": name})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "prompt_name")
+        assert sentence in reply.json()["error"]["message"]
+    reply = await start_app().http.post("/v1/embeddings", json={"model": "tiny", "input": "a", "prompt_name": "query"})
+    assert reply.json()["error"]["message"] == "prompt_name: this model has no prompt 'query'; it has none"
 
 
 async def test_the_core_has_a_bounded_number_of_the_texts_at_a_time(start_app: Any) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import tokenizers
 
+from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.wire.messages import FIELD_TOKENS
 from fairlead_engine.api.schemas import ENDPOINTS
@@ -221,7 +222,7 @@ OTHER: dict[str, Any] = {
     "echo": True, "best_of": 2, "prompt_logprobs": 1, "thinking_token_budget": 5, "reasoning_effort": "low",
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False,
-    "truncate_prompt_tokens": 1, "truncation_side": "right",
+    "truncate_prompt_tokens": 1, "truncation_side": "right", "prompt_name": "query",
     "use_beam_search": True, "injectable": True, "functions": [{"name": "tide"}], "function_call": {"name": "tide"},
     **STRUCTURED,
 }  # fmt: skip
@@ -252,7 +253,12 @@ def particular(tokenizer: PromptTokenizer) -> PromptTokenizer:
         [tokenizers.AddedToken(text, special=False) for text in ("<think>", "</think>", "<tool_call>", "</tool_call>")]
     )
     template = "{# <think> #}{% if is_loud %}LOUD{% endif %}{{ reasoning_effort }}" + tokenizer.chat_template.source
-    return PromptTokenizer(backend.to_str(), chat_template=template, special_tokens={"eos_token": "<|end|>"})
+    return PromptTokenizer(
+        backend.to_str(),
+        chat_template=template,
+        special_tokens={"eos_token": "<|end|>"},
+        embedding_prompts=EmbeddingPrompts({"query": "query: "}),
+    )
 
 
 def scored(request: EngineRequest) -> Iterable[SequenceOutput]:

@@ -287,10 +287,31 @@ class EmbeddingPrompt(TextPrompts, kw_only=True, frozen=True):
     FIELD = "input"
 
     input: str | list[Any]
+    prompt_name: str | None = None
+    """Which of the model's prompts stands before each text; None = the default one, if any; empty = none."""
     truncate_prompt_tokens: KeptTokens | None = None
     """See `openai/truncation.py`."""
     truncation_side: TruncationSide | None = None
     """None = left."""
+
+    def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
+        """Where each prompt stands. Raises `PromptError` for any other shape and, with a tokenizer, for a prompt's name
+        that the model does not have, or that comes with token ids."""
+        places = super().places()
+        if tokenizer is not None and self._prompt(tokenizer) and self.prompt_name and self.is_of_ids:
+            raise PromptError("prompt_name", "prompt_name is for texts; put the prompt's token ids before the others")
+        return places
+
+    def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
+        """Its prompts, in the request's order, with the model's prompt before each text. Raises `PromptError`."""
+        self.places(tokenizer)
+        return with_prompt(self._prompt(tokenizer), super().parts(tokenizer))
+
+    def _prompt(self, tokenizer: PromptTokenizer) -> str:
+        try:
+            return tokenizer.embedding_prompts.text(self.prompt_name)
+        except ValueError as error:
+            raise PromptError("prompt_name", f"prompt_name: {error}") from error
 
 
 class ClassifyPrompt(TextPrompts, kw_only=True, frozen=True):
@@ -369,13 +390,14 @@ class PairPrompts(_Texts, kw_only=True, frozen=True):
 
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
         """The prompts, in the order of the request: pairs, or the texts of the first side, then of the second side.
-        Raises `PromptError`."""
+        Texts have the model's default prompt before them, as for their vectors. Raises `PromptError`."""
         first, second = self.sides()
         places = self.places(tokenizer)
         contents: list[str | Pair] = [*first.texts, *second.texts]
         if tokenizer.joins_pairs:
             contents = [Pair(first.texts[one], second.texts[other]) for one, other in self.pairs()]
-        return [Part(place, content) for place, content in zip(places, contents, strict=True)]
+        parts = [Part(place, content) for place, content in zip(places, contents, strict=True)]
+        return with_prompt(tokenizer.embedding_prompts.text(None), parts)
 
 
 class RerankPrompt(PairPrompts, kw_only=True, frozen=True):
@@ -434,6 +456,13 @@ class ScorePrompt(PairPrompts, kw_only=True, frozen=True):
 
 
 PromptFields = ChatPrompt | CompletionPrompt | EmbeddingPrompt | ClassifyPrompt | RerankPrompt | ScorePrompt
+
+
+def with_prompt(prompt: str, parts: list[Part]) -> list[Part]:
+    """Parts with a model's prompt before each text. Pairs and token ids stay as they are."""
+    if not prompt:
+        return parts
+    return [Part(part.place, prompt + part.content) if isinstance(part.content, str) else part for part in parts]
 
 
 def _side(name: str, given: str | list[Any]) -> _Side:

@@ -21,6 +21,7 @@ import fastokens
 import tokenizers
 
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError, Message
+from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 
 Encode = Callable[[str, bool], list[int]]
 """Token ids of a text; the second argument: whether the special tokens around a text are added."""
@@ -119,12 +120,13 @@ class PromptTokenizer:
         image_token: str | None = None,
         image_frame: tuple[str, str] | None = None,
         instructs_tools: bool = False,
+        embedding_prompts: EmbeddingPrompts | None = None,
         renders: bool = True,
     ) -> None:
         """`joins_pairs`: whether the model reads two texts to compare as one prompt. `image_token`: text of the token
         for an image in a prompt; None = the model sees no images. `image_frame`: as in `seeing`. `instructs_tools`: as
-        in `ChatTemplate`. `renders`: whether to compile the template, which runs parts of the source; needed for
-        rendering."""
+        in `ChatTemplate`. `embedding_prompts`: None = the model has none. `renders`: whether to compile the template,
+        which runs parts of the source; needed for rendering."""
         try:
             with panics_as_errors():
                 self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
@@ -138,6 +140,7 @@ class PromptTokenizer:
         self.image_token = image_token
         self.image_frame = image_frame
         self.instructs_tools = instructs_tools
+        self.embedding_prompts = embedding_prompts or EmbeddingPrompts()
         self._renders = renders
         self.chat_template = self._template(chat_template) if chat_template else None
         self._quick: Encode | None = None
@@ -156,10 +159,10 @@ class PromptTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path, *, renders: bool = True) -> "PromptTokenizer":
-        """Reads `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` of a model's folder. `renders`: as
-        the class has it.
+        """Reads `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and the prompts for texts that become
+        vectors of a model's folder. `renders`: as the class has it.
 
-        Raises `TokenizerError` when there is no usable `tokenizer.json`.
+        Raises `TokenizerError` when there is no usable `tokenizer.json`, or another of the files is wrong.
         """
         path = folder / "tokenizer.json"
         try:
@@ -174,6 +177,7 @@ class PromptTokenizer:
             tokenizer_json,
             chat_template=_chat_template(folder, config),
             special_tokens={name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))},
+            embedding_prompts=_embedding_prompts(folder),
             renders=renders,
         )
 
@@ -223,7 +227,9 @@ class PromptTokenizer:
         special = json.dumps(self.special_tokens, sort_keys=True)
         of_images = () if self.image_token is None else (f"image {self.image_token}", *(self.image_frame or ()))
         of_tools = ("instructs tools",) if self.instructs_tools else ()
-        for part in (self.tokenizer_json, template, special, *pairs, *of_images, *of_tools):
+        prompts = self.embedding_prompts
+        of_vectors = (json.dumps([prompts.texts, prompts.default], sort_keys=True),) if prompts.texts else ()
+        for part in (self.tokenizer_json, template, special, *pairs, *of_images, *of_tools, *of_vectors):
             raw = part.encode()
             digest.update(len(raw).to_bytes(8, "little"))
             digest.update(raw)
@@ -332,6 +338,13 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
     except UnicodeEncodeError as error:
         raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template is no text: {error}") from error
     return template
+
+
+def _embedding_prompts(folder: Path) -> EmbeddingPrompts:
+    try:
+        return EmbeddingPrompts.read(folder)
+    except ValueError as error:
+        raise TokenizerError(str(error)) from error
 
 
 def _token_text(token: Any) -> str | None:

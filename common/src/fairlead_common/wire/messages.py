@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fairlead_common import PROTOCOL_VERSION
+from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 
 PATH_MODEL = "/fairlead/v1/model"
 PATH_DRAIN = "/fairlead/v1/drain"
@@ -107,6 +108,8 @@ class ModelInfo(ModelBrief, kw_only=True, frozen=True):
     tokenizer_json: str
     chat_template: str | None
     special_tokens: dict[str, str]
+    embedding_prompts: EmbeddingPrompts = EmbeddingPrompts()
+    """Texts in front of texts that become vectors."""
 
 
 class PromptTokens(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -15,6 +15,7 @@ import msgspec
 from fairlead_common.openai.chat import ChatTemplateError
 from fairlead_common.openai.prompts import AnswerLimit, ChatPrompt, EncodedPrompt, PromptError, PromptFields
 from fairlead_common.openai.truncation import FIELD, MAX_CHARACTERS, frame_of, truncation_of
+from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_common.tokens.least_tokens import LeastTokenCounter
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.workers.process import Handler
@@ -36,6 +37,7 @@ class Files(msgspec.Struct, array_like=True, frozen=True):
     tokenizer_json: str = ""
     chat_template: str | None = None
     special_tokens: dict[str, str] = {}
+    embedding_prompts: EmbeddingPrompts = EmbeddingPrompts()
 
 
 class ModelShape(NamedTuple):
@@ -77,7 +79,10 @@ def make(payload: bytes, *, may_quicken: bool = True) -> tuple[bytes, Handler]:
             tokenizer = read_tokenizer(Path(files.path))
         else:
             tokenizer = PromptTokenizer(
-                files.tokenizer_json, chat_template=files.chat_template, special_tokens=files.special_tokens
+                files.tokenizer_json,
+                chat_template=files.chat_template,
+                special_tokens=files.special_tokens,
+                embedding_prompts=files.embedding_prompts,
             )
         if may_quicken:
             tokenizer.quicken()

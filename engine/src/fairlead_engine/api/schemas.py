@@ -577,6 +577,15 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
     ] = None
     truncate_prompt_tokens: Annotated[KeptTokens | None, _TRUNCATE] = None
     truncation_side: Annotated[TruncationSide | None, _SIDE] = None
+    prompt_name: Annotated[
+        str | None,
+        Parameter(
+            "Which of the prompts in the model's `config_sentence_transformers.json` stands before each text, such as "
+            "`query`. An empty name puts none there. Token ids are taken as they are.",
+            By.GATEWAY,
+            default="the file's `default_prompt_name`",
+        ),
+    ] = None
 
 
 class ClassifyRequest(ReadRequest, frozen=True, kw_only=True):

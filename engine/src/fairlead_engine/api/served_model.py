@@ -251,6 +251,7 @@ class ServedModel:
             tokenizer_json=tokenizer.tokenizer_json,
             chat_template=tokenizer.chat_template.source if tokenizer.chat_template else None,
             special_tokens=tokenizer.special_tokens,
+            embedding_prompts=tokenizer.embedding_prompts,
             block_size=info.block_size,
             max_model_len=info.max_model_len,
             max_position_embeddings=info.max_position_embeddings,

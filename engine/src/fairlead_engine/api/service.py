@@ -132,7 +132,8 @@ class Service:
             lambda: self.client.load.adapters,
             lambda: self.client.load.virtual_tokens,
         )
-        self.prompts.serve(Files(None, tokenizer.tokenizer_json, source, tokenizer.special_tokens), self._model.shape)
+        content = Files(None, tokenizer.tokenizer_json, source, tokenizer.special_tokens, tokenizer.embedding_prompts)
+        self.prompts.serve(content, self._model.shape)
         self.stream.mirror.block_size = info.block_size
         self.metrics.watch(self.client, self.stream, info)
         if info.task.images is not None:

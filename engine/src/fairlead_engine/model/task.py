@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairlead_common.models.families.registry import CLASSIFIER
 from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.types import ModelTask, Pooling, Reading
 
@@ -66,6 +67,21 @@ def _pooling(folder: Path, module: JsonFields) -> Pooling:
     if Path(name).name != name:
         raise module.invalid("path", "must be a folder beside modules.json")
     fields = JsonFields.read(folder / name / "config.json")
+    pooling = _pooling_mode(fields)
+    leaves_out = pooling in (Pooling.MEAN, Pooling.MAX) and not fields.boolean("include_prompt", True)
+    if leaves_out and any(_prompts(folder).texts.values()):
+        raise fields.unsupported("include_prompt", "a prompt's tokens are pooled with those of the text behind it")
+    return pooling
+
+
+def _prompts(folder: Path) -> EmbeddingPrompts:
+    try:
+        return EmbeddingPrompts.read(folder)
+    except ValueError as error:
+        raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, f"{error}; fetch it again") from error
+
+
+def _pooling_mode(fields: JsonFields) -> Pooling:
     if (word := fields.text("pooling_mode")) is not None:
         words = {"lasttoken": Pooling.LAST, **{each.value: each for each in Pooling}}
         if word not in words:

@@ -83,6 +83,7 @@ def model_info(
         tokenizer_json=tokenizer.tokenizer_json,
         chat_template=tokenizer.chat_template.source if tokenizer.chat_template else None,
         special_tokens={},
+        embedding_prompts=tokenizer.embedding_prompts,
         block_size=limits.block_size,
         max_model_len=limits.max_model_len or num_kv_blocks * limits.block_size,
         max_num_seqs=limits.max_num_seqs,

@@ -212,6 +212,7 @@ class PromptReading:
             image_token=info.image_token,
             image_frame=info.image_frame,
             instructs_tools=info.instructs_tools,
+            embedding_prompts=info.embedding_prompts,
         )
         if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
             raise TokenizerError("its engine understands the same files differently")
