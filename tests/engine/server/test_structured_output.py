@@ -35,6 +35,7 @@ def refused(response: Any) -> dict[str, Any]:
     "fields",
     [
         {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "w", "schema": SCHEMA, "strict": True}}},
         {"response_format": {"type": "structural_tag", "structures": [TAG], "triggers": ["<f"]}},
         {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
@@ -60,9 +61,28 @@ async def test_what_an_answer_keeps_to_reaches_the_engine(start_app: Any, fields
     assert chat.field.startswith(name)
 
 
+async def test_a_schema_beside_the_type_is_kept_to_as_one_of_json_schema(start_app: Any) -> None:
+    app = start_app()
+    for wanted in (
+        {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
+        {"type": "json_object", "schema": SCHEMA},
+        {"type": "json_schema", "schema": SCHEMA},
+        {"type": "json_object", "schema": None},
+    ):
+        assert (await app.chat(response_format=wanted)).status_code == 200
+    first, *flat, any_object = (request.sampling.grammar.text for request in app.engine.requests)
+    assert flat == [first, first] and any_object != first
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "advice"),
     [
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "json_object"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}}},
+            "response_format.schema",
+            "leave json_schema out",
+        ),
         ({"response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
         ({"response_format": {}}, "response_format.type", "missing"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),

@@ -213,10 +213,12 @@ class Structure(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """OpenAI's `response_format`, and vLLM's structural tags."""
+    """OpenAI's `response_format`, llama.cpp's with a schema beside the type, and vLLM's structural tags."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
+    schema: dict[str, Any] | None = None
+    """As `json_schema.schema` without `strict`; of the types `json_object` and `json_schema`."""
     structures: list[Structure] | None = None
     triggers: list[str] | None = None
 
@@ -306,9 +308,9 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         ResponseFormat | None,
         Parameter(
             '`{"type": "json_schema", "json_schema": {"schema": …}}`: the answer is JSON that the schema allows; '
-            '`{"type": "json_object"}`: any JSON object; `{"type": "structural_tag", "structures": [{"begin": …, '
-            '"schema": …, "end": …}], "triggers": […]}`: a text in which what follows a trigger keeps to a schema; '
-            '`{"type": "text"}`: anything.',
+            '`{"type": "json_object"}`: any JSON object, or with a `schema` beside the type, as llama.cpp has it, what '
+            'that allows; `{"type": "structural_tag", "structures": [{"begin": …, "schema": …, "end": …}], "triggers": '
+            '[…]}`: a text in which what follows a trigger keeps to a schema; `{"type": "text"}`: anything.',
             accepted="one of these fields at most",
             default="text",
         ),
@@ -575,8 +577,6 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
             default="all of them",
         ),
     ] = None
-    truncate_prompt_tokens: Annotated[KeptTokens | None, _TRUNCATE] = None
-    truncation_side: Annotated[TruncationSide | None, _SIDE] = None
     prompt_name: Annotated[
         str | None,
         Parameter(
@@ -586,6 +586,8 @@ class EmbeddingRequest(ReadRequest, frozen=True, kw_only=True):
             default="the file's `default_prompt_name`",
         ),
     ] = None
+    truncate_prompt_tokens: Annotated[KeptTokens | None, _TRUNCATE] = None
+    truncation_side: Annotated[TruncationSide | None, _SIDE] = None
 
 
 class ClassifyRequest(ReadRequest, frozen=True, kw_only=True):

@@ -87,9 +87,15 @@ def _wishes(fields: GenerationRequest) -> Iterator[Wish]:
 
 def _of_response_format(wanted: ResponseFormat) -> Iterator[Wish]:
     field = "response_format"
+    flat = None if wanted.json_schema is not None and wanted.json_schema.schema is not None else wanted.schema
+    if wanted.schema is not None and (flat is None or wanted.type not in ("json_object", "json_schema")):
+        problem = "is for the type json_object; leave it out, or leave json_schema out"
+        raise RequestError(f"{field}.schema", f"{field}.schema {problem}")
     match wanted.type:
         case "text":
             return
+        case "json_object" | "json_schema" if flat is not None:
+            yield Wish(f"{field}.schema", _lenient_json, _encode(flat))
         case "json_object":
             yield Wish(field, _json, '{"type":"object"}')
         case "json_schema":
