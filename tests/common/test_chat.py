@@ -109,6 +109,37 @@ def test_nulls_and_reasoning_are_to_a_template_what_transformers_makes_of_them(
     assert "null" not in ours
 
 
+@pytest.mark.parametrize(
+    ("parts", "more"),
+    [
+        ([{"type": "thinking", "thinking": "hm", "signature": "s"}], {}),
+        ([{"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}], {}),
+        ([{"type": "reasoning", "reasoning": "h"}, {"type": "reasoning", "text": "m"}], {}),
+        ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}], {}),
+        ([{"type": "thinking", "thinking": "oh"}, {"type": "redacted_thinking", "data": "x"}],
+         {"reasoning_content": "hm", "thinking_blocks": [{"type": "thinking", "thinking": "oh"}]}),
+    ],
+)  # fmt: skip
+def test_reasoning_among_an_answers_parts_is_told_as_reasoning(
+    parts: list[dict[str, Any]], more: dict[str, Any]
+) -> None:
+    said = {"type": "text", "text": "aye"}
+    for content, shown in (([*parts, said], "aye"), (parts, "")):
+        answer = {"role": "assistant", "content": content, **more}
+        ours = ChatTemplate(NULLS).render([MESSAGES[0], answer], add_generation_prompt=False)
+        plain = {"role": "assistant", "content": shown, "reasoning_content": "hm"}
+        assert ours == ChatTemplate(NULLS).render([MESSAGES[0], plain], add_generation_prompt=False)
+        assert "oh" not in ours and "<think>hm</think>" in ours
+
+
+@pytest.mark.parametrize("part", [{"type": "redacted_thinking", "data": "x"}, {"type": "thinking", "thinking": 5}])
+def test_reasoning_without_a_text_is_left_out(part: dict[str, Any]) -> None:
+    answer = {"role": "assistant", "content": [part, {"type": "text", "text": "aye"}]}
+    assert ChatTemplate(NULLS).render([answer], add_generation_prompt=False) == "[aye]"
+    with pytest.raises(ChatTemplateError, match="thinking"):
+        ChatTemplate(NULLS).render([{"role": "user", "content": [part]}])
+
+
 TAKEN_FOR_GRANTED = [
     "{% for m in messages %}{{ m.role + ': ' + m['content'] }}\n{% endfor %}",
     "{% for m in messages %}{% if '</think>' in m.content %}!{% endif %}{{ m.content | tojson }}{% endfor %}",

@@ -27,6 +27,8 @@ _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Fields in which clients send the reasoning of an earlier answer; templates read the first, gpt-oss the second."""
 _TEXT_PARTS = {None: "text", "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Type of a part → the field with the text."""
+_THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
+"""Types of parts with the reasoning of an earlier answer, as LangChain, LiteLLM and Mistral's clients send it."""
 _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Appended to the last message during rendering, to find the end of the message; the space shows whether the template
 trims. Source: `render_jinja_template` of transformers."""
@@ -290,7 +292,8 @@ def _as_templates_expect(message: Message, sees_images: bool) -> Message:
     """A message as `apply_chat_template` of transformers passes it to a template.
 
     Null fields are removed, because many templates test for a missing key and would print "None". Reasoning gets the
-    name that templates read, an empty list of calls is removed, and a refusal becomes the content."""
+    name that templates read, also from parts of the content, an empty list of calls is removed, and a refusal becomes
+    the content."""
     message = {
         name: value
         for name, value in message.items()
@@ -300,10 +303,37 @@ def _as_templates_expect(message: Message, sees_images: bool) -> Message:
     }
     if isinstance(refusal := message.get("refusal"), str):
         message = {"content": refusal, **message}
+    message = _with_thoughts_apart(message)
     reasoning = next((message[name] for name in _REASONING_NAMES if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
     return _with_parsed_arguments(_with_plain_content(message, sees_images))
+
+
+def _with_thoughts_apart(message: Message) -> Message:
+    """An answer without parts of reasoning in its content: their text is in the field for reasoning, unless that has
+    some. Reasoning without a text, such as what was redacted, is left out."""
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, list):
+        return message
+    thoughts = [part for part in content if _is_thought(part)]
+    if not thoughts:
+        return message
+    rest = [part for part in content if not _is_thought(part)]
+    text = "".join(map(_thought_text, thoughts))
+    is_told = not text or any(name in message for name in _REASONING_NAMES)
+    return {**message, "content": rest or ""} | ({} if is_told else {"reasoning_content": text})
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _THOUGHT_PARTS
+
+
+def _thought_text(part: Mapping[str, Any]) -> str:
+    """The text of a part of reasoning, which may stand in parts of its own."""
+    given = next((part[name] for name in ("thinking", "reasoning", "text", "summary") if part.get(name)), "")
+    texts = (_mapping(each).get("text", each) for each in (given if isinstance(given, list) else [given]))
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _with_all(message: Message) -> Message:
