@@ -28,9 +28,9 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 106_900,
-    "lines of tests, e2e and testing": 110_400,
-    "modules of the product": 665,
+    "lines of the product": 107_200,
+    "lines of tests, e2e and testing": 110_650,
+    "modules of the product": 666,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 7,
     "class names defined twice": 3,
