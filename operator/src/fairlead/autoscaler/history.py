@@ -30,8 +30,10 @@ LATE_STARTS = 2.0
 """A replica that is not ready after this many starts is no longer expected."""
 REGRET_SECONDS = 120.0
 """A scale-down was a mistake if more replicas are wanted within this time, for no more load than then."""
-REGRET_MEMORY_SECONDS = 3600.0
-"""How long a mistaken number of replicas is not tried again."""
+REGRET_WINDOWS, LEAST_REGRET_SECONDS, MOST_REGRET_SECONDS = 2.0, 60.0, 3600.0
+"""How long a mistaken number of replicas is not tried again: the longest of these where requests waited. Where only the
+forecast says that they would have: this many windows of `scaleDown`, within these bounds, and twice as long as the last
+time where that was no longer ago than the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Mark:
     time: float
     replicas: int
     arrivals_per_second: float
+    seconds: float = 0.0
+    """Of a number that proved too few: how long it is not tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +234,20 @@ class History:
             and signals.time - shrunk.time <= REGRET_SECONDS
             and rate <= shrunk.arrivals_per_second * (1.0 + targets_of(spec).tolerance / 100.0)
         ):
-            return Mark(signals.time, signals.desired, rate)
-        kept = self.regret is not None and signals.time - self.regret.time <= REGRET_MEMORY_SECONDS
-        return self.regret if kept else None
+            first = max(LEAST_REGRET_SECONDS, REGRET_WINDOWS * scale_down_of(spec).stabilization_window)
+            seconds = first if self.regret is None else max(first, 2.0 * self.regret.seconds)
+            seconds = MOST_REGRET_SECONDS if _is_felt(signals.demand, spec) else seconds
+            return Mark(signals.time, signals.desired, rate, min(seconds, MOST_REGRET_SECONDS))
+        last = self.regret
+        is_over = last is not None and signals.time - last.time > last.seconds + MOST_REGRET_SECONDS
+        return None if is_over else last
+
+
+def _is_felt(demand: Demand, spec: Autoscaling) -> bool:
+    """Whether requests wait, or had their first tokens late, by now."""
+    targets = targets_of(spec)
+    late, target = demand.recent_ttft.percentile(targets.percentile), targets.time_to_first_token
+    return demand.waiting > 0 or (late is not None and target is not None and late > target)
 
 
 def _replicas(signals: Signals) -> tuple[int, int]:

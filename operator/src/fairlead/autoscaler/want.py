@@ -138,7 +138,7 @@ def _measured(signals: Signals, spec: Autoscaling, history: History) -> float | 
 def _regretted(number: int, signals: Signals, history: History) -> str:
     """Why this number must not be tried again: it proved too few for no more than the present arrivals."""
     regret = history.regret
-    if regret is None or number > regret.replicas:
+    if regret is None or number > regret.replicas or signals.time - regret.time > regret.seconds:
         return ""
     if signals.demand.arrivals_per_second_high < STILL_WORTH * regret.arrivals_per_second:
         return ""
