@@ -28,8 +28,8 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 107_200,
-    "lines of tests, e2e and testing": 110_650,
+    "lines of the product": 107_250,
+    "lines of tests, e2e and testing": 110_800,
     "modules of the product": 666,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 7,
