@@ -731,7 +731,7 @@ def _lfm(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             end = "norm" if is_newer else "layernorm"
             yield from ((f"{prefix}.self_attn.{name}_{end}.weight", (config.head_dim,)) for name in "qk")
             if config.gates_heads:
-                yield f"{prefix}.self_attn.g_proj.weight", (config.num_heads, hidden)
+                yield f"{prefix}.self_attn.gate_proj.weight", (config.num_heads, hidden)
         if isinstance(config, ExpertsConfig) and index not in config.dense_layers:
             yield from _lfm2_experts(f"{prefix}.feed_forward", config)
         else:

@@ -128,6 +128,8 @@ _ADAPTED = {
     ),
 }
 """Names of the linear layers that an adapter may change: recurrent ones and routers among them."""
+_RENAMED = (".self_attn.gate_proj", ".self_attn.g_proj")
+"""What files call LFM3's gates of heads, and what transformers and therefore PEFT call them."""
 _MERGED = "merged at load"
 _EXPERTS = "experts"
 """Those that transformers stores as one parameter for all, which PEFT adapts by `target_parameters`."""
@@ -448,6 +450,7 @@ def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> N
         is_linear = kind == "weight" and weight.dim() == 2 and not is_of_tower
         if is_linear and adapted.fullmatch(module):
             out_features, in_features = weight.shape
+            module = module.replace(*_RENAMED)
             tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, in_features, generator=generator) / 8
             tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(out_features, 4, generator=generator) / 8
     fields: dict[str, Any] = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "bias": "none"}
@@ -463,7 +466,8 @@ def _merge(folder: Path, adapter: Path) -> None:
     for name, down in parts.items():
         if name.endswith("lora_A.weight"):
             module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
-            tensors[f"{module}.weight"] += 2.0 * parts[name.replace("lora_A", "lora_B")] @ down
+            stored = module.replace(*reversed(_RENAMED))
+            tensors[f"{stored}.weight"] += 2.0 * parts[name.replace("lora_A", "lora_B")] @ down
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -161,6 +161,7 @@ def test_what_the_layers_cannot_compute_is_refused_by_name(changes, named, tmp_p
         (qwen2_fields(sliding_window=64), (0, 0)),
         (qwen2_fields(use_sliding_window=True, sliding_window=8, max_window_layers=1), (0, 8)),
         (qwen2_fields(use_sliding_window=True, sliding_window=8), (0, 0)),
+        (qwen2_fields(use_sliding_window=True, sliding_window=8, max_window_layers=0), (8, 8)),
         (qwen3_fields(use_sliding_window=True, layer_types=["sliding_attention", "full_attention"], sliding_window=9),
          (9, 0)),
     ],

@@ -523,6 +523,7 @@ SHAPES = {
     "gemma3-pattern": gemma3_fields(num_hidden_layers=7, layer_types=None, rope_scaling=None),
     "gemma3-newer": gemma3_fields(
         rope_scaling=None,
+        attention_bias=True,
         rope_theta=None,
         rope_local_base_freq=None,
         rope_parameters={

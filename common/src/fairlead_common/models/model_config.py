@@ -56,7 +56,7 @@ def windows_by_layer(fields: JsonFields) -> tuple[int, ...]:
     is_used = fields.boolean("use_sliding_window", False) and (fields.has("sliding_window") or not kinds)
     window = fields.positive_int("sliding_window", 4096) if is_used else 0
     if not kinds:
-        first = fields.positive_int("max_window_layers", 28) if fields.has("max_window_layers") else 28
+        first = fields.whole_number("max_window_layers") if fields.has("max_window_layers") else 28
         return tuple(window if index >= first else 0 for index in range(num_layers))
     check_kinds(fields, kinds, num_layers)
     if _SLIDING in kinds and not window:

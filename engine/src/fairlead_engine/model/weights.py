@@ -511,6 +511,12 @@ class Weights:
         if self.slots is not None:
             self.slots.fuse(name, parts)
 
+    def rename(self, stored: str, name: str, num_rows: int) -> None:
+        """Makes the projection that some checkpoints store as `stored` available as `name`, which is what transformers'
+        module is called, and adapters for it."""
+        if self.has(stored):
+            self._checkpoint.divide(stored, {name: num_rows})
+
     def pieces(self, name: str, parts: Sequence[tuple[int, slice]]) -> tuple[dict[str, int], list[slice]]:
         """Arguments of `linear`, `out_features` and `row_parts`, for a projection that holds several things below one
         another: rows of each, and this rank's. One rank has it whole; ranks have a weight of adapters for each."""

@@ -207,6 +207,7 @@ def _gemma_shape(fields: JsonFields, *, every: int, caps: tuple[float, float]) -
     scale = fields.positive_number("query_pre_attn_scalar", 256.0)
     return {
         **shape,
+        **attention_bias(fields, False),
         "norm_offset": 1.0,
         "norms_per_layer": 4,
         "query_scale": (shape["head_dim"] / scale) ** 0.5,
