@@ -466,7 +466,7 @@ def _merge(folder: Path, adapter: Path) -> None:
     for name, down in parts.items():
         if name.endswith("lora_A.weight"):
             module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
-            stored = module.replace(*reversed(_RENAMED))
+            stored = module.replace(_RENAMED[1], _RENAMED[0])
             tensors[f"{stored}.weight"] += 2.0 * parts[name.replace("lora_A", "lora_B")] @ down
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
