@@ -67,7 +67,7 @@ def bounds(family: str, dense: tuple[float, float, float]) -> tuple[float, float
         return 3 * divergence + 0.08, 1.3 * error + 0.17, agreement - 0.3
     if any("experts" in name for name in FAMILIES[family]()):
         divergence, error = divergence + ROUTED_DIVERGENCE, error + ROUTED_ERROR
-        if family in ("deepseek_v3", "glm4_moe_lite"):  # experts of latents count 2.5 and 1.8 times
+        if family in ("deepseek_v3", "exaone_moe", "glm4_moe_lite", "hunyuan_3"):  # experts count 1.8 to 2.8 times
             return 2 * divergence, 1.2 * error, agreement - 3 * ROUTED_DISAGREEMENT
         if family == "phimoe":  # whose experts count whole, each of the two
             return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT

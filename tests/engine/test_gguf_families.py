@@ -25,7 +25,9 @@ pytestmark = pytest.mark.matrix
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")
 SLIDING, WHOLE = "sliding_attention", "full_attention"
-UNREAD = {"lfm3": "llama.cpp and its package know no architecture of that name"}
+UNREAD = dict.fromkeys(
+    ("hunyuan_3", "lfm3", "solar_open"), "llama.cpp and its package know no architecture of that name"
+)
 """Families that llama.cpp has no architecture for, and what it lacks; files of no such architecture are read."""
 DEEPSEEK_ROPE = {
     "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "mscale": 0.8, "mscale_all_dim": 0.8,

@@ -48,7 +48,9 @@ _HEAD_NORMS = {
 }
 _ROUTED_NAMES = {
     "Ernie4_5_MoeForCausalLM": ("gate", "moe_statics.e_score_correction_bias", "shared_experts"),
+    "ExaoneMoeForCausalLM": ("gate", "e_score_correction_bias", "shared_experts"),
     "HunYuanMoEV1ForCausalLM": ("gate.wg", "", "shared_mlp"),
+    "HYV3ForCausalLM": ("router.gate", "expert_bias", "shared_mlp"),
 }
 """Names of router, bias of scores and shared experts, where they are not DeepSeek's."""
 _AS_MIXTRAL = ("MixtralForCausalLM", "MiniMaxM2ForCausalLM", "PhimoeForCausalLM")
@@ -207,6 +209,26 @@ def exaone4_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny EXAONE 4, with changes; one of its layers sees all, without positions."""
     own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}
     return {**_fields("Exaone4ForCausalLM", "exaone4"), **own, **changes}
+
+
+def exaone_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny K-EXAONE, with changes; its first layer has no experts, and its second no
+    positions."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_shared_experts": 1}
+    own = {"architectures": ["ExaoneMoeForCausalLM"], "model_type": "exaone_moe", "first_k_dense_replace": 1}
+    return exaone4_fields(**{"pad_token_id": 0, **own, **experts, **changes})
+
+
+def hunyuan_3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Hunyuan 3, with changes; its first layer has no experts."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_shared_experts": 1}
+    return {**_fields("HYV3ForCausalLM", "hy_v3"), "head_dim": 24, **experts, **changes}
+
+
+def solar_open_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Solar Open, with changes; all layers have experts."""
+    experts = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1}
+    return {**_fields("SolarOpenForCausalLM", "solar_open"), "head_dim": 24, **experts, **changes}
 
 
 def dots1_fields(**changes: Any) -> dict[str, Any]:
@@ -441,6 +463,7 @@ FAMILIES = {
     "ernie4_5": ernie4_5_fields,
     "ernie4_5_moe": ernie4_5_moe_fields,
     "exaone4": exaone4_fields,
+    "exaone_moe": exaone_moe_fields,
     "falcon_h1": falcon_h1_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
@@ -455,6 +478,7 @@ FAMILIES = {
     "granite_hybrid": granite_hybrid_fields,
     "granite_moe": granite_moe_fields,
     "hunyuan": hunyuan_fields,
+    "hunyuan_3": hunyuan_3_fields,
     "hunyuan_moe": hunyuan_moe_fields,
     "lfm2": lfm2_fields,
     "lfm2_moe": lfm2_moe_fields,
@@ -480,6 +504,7 @@ FAMILIES = {
     "qwen3_5_moe": qwen3_5_moe_fields,
     "seed_oss": seed_oss_fields,
     "smollm3": smollm3_fields,
+    "solar_open": solar_open_fields,
 }
 """The `config.json` of a tiny model of each family."""
 
@@ -561,7 +586,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield from _around_guessing_layer(prefix, config)
             prefix = prefix if config.state is None else "mtp.layers.0"
         norms = ["input_layernorm", "post_attention_layernorm"]
-        if family.startswith(("Olmo2", "Olmo3", "Exaone")):
+        if family.startswith(("Olmo2", "Olmo3", "Exaone4")):
             norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
         if isinstance(config, ApertusConfig):
             norms = ["attention_layernorm", "feedforward_layernorm"]

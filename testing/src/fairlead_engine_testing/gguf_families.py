@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "qwen3_next": MODEL_ARCH.QWEN3NEXT, "qwen3_5_text": MODEL_ARCH.QWEN35, "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
     "cohere2": MODEL_ARCH.COHERE2, "deepseek_v2": MODEL_ARCH.DEEPSEEK2, "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
     "ernie4_5": MODEL_ARCH.ERNIE4_5, "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE, "exaone4": MODEL_ARCH.EXAONE4,
+    "exaone_moe": MODEL_ARCH.EXAONE_MOE,
     "gemma2": MODEL_ARCH.GEMMA2, "gemma3_text": MODEL_ARCH.GEMMA3, "glm4": MODEL_ARCH.GLM4,
     "glm4_moe": MODEL_ARCH.GLM4_MOE, "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2, "gpt_oss": MODEL_ARCH.GPT_OSS,
     "lfm2": MODEL_ARCH.LFM2, "lfm2_moe": MODEL_ARCH.LFM2MOE,
@@ -272,7 +273,7 @@ def _write_fields(writer: gguf.GGUFWriter, config: Json) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
         writer.add_expert_shared_count(config["num_shared_experts"])
         writer.add_leading_dense_block_count(config["mlp_layer_types"].count("dense"))
-    if family in ("exaone4", "olmo3", "gemma4_text", "cohere2_moe"):
+    if family in ("exaone4", "exaone_moe", "olmo3", "gemma4_text", "cohere2_moe"):
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     _write_rope(writer, config, head_dim)
     _write_factors(writer, config)

@@ -77,6 +77,11 @@ def test_the_model_type_decides_when_no_architecture_is_named(tmp_path):
     assert load(tmp_path, without(qwen3_fields(), "architectures")).architecture == "Qwen3ForCausalLM"
 
 
+def test_an_architecture_may_be_spelled_as_published(tmp_path):
+    spelled = FAMILIES["exaone_moe"](architectures=["ExaoneMoEForCausalLM"])
+    assert load(tmp_path, spelled).architecture == "ExaoneMoeForCausalLM"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -323,6 +328,11 @@ def test_windows_may_be_written_as_letters(tmp_path):
         ("lfm3", {"layer_types": ["full_attention"]}, "layer_types .* as many as num_hidden_layers"),
         ("lfm3", {"sliding_window": None}, "sliding_window is missing and must be a positive integer"),
         ("apertus", {"hidden_act": "silu"}, "asks for hidden_act silu, .* xielu is supported"),
+        ("exaone_moe", {"n_group": 4}, "n_group is 4 .* groups of two or more"),
+        ("exaone_moe", {"mlp_layer_types": ["sparse"]}, "mlp_layer_types .* as many as num_hidden_layers"),
+        ("hunyuan_3", {"mlp_bias": True}, "mlp_bias"),
+        ("hunyuan_3", {"num_experts_per_tok": 7}, "num_experts_per_tok .* at most num_experts"),
+        ("solar_open", {"n_group": 2, "topk_group": 3}, "topk_group .* at most n_group"),
         ("dots1", {"n_routed_experts": None}, "n_routed_experts is missing"),
         ("dots1", {"n_group": 4}, "n_group is 4 .* groups of two or more"),
         ("dots1", {"layer_types": ["sliding_attention"] * 2}, "sliding_window is missing and must be a positive"),

@@ -109,21 +109,21 @@ def unturned_layers(fields: JsonFields) -> dict[str, Any]:
 
 
 def parse_exaone4(fields: JsonFields) -> ModelConfig:
-    shape = parse_shape(fields, rms_norm_eps=1e-5, windows=_windows_or_none(fields))
-    return ModelConfig(**shape, **_whole_unturned(fields, shape), query_norm=QueryNorm.HEADS)
+    shape = parse_shape(fields, rms_norm_eps=1e-5, windows=windows_or_none(fields))
+    return ModelConfig(**shape, **whole_unturned(fields, shape), query_norm=QueryNorm.HEADS)
 
 
 def parse_cohere2(fields: JsonFields) -> ModelConfig:
     """Both parts of a layer see the same."""
-    shape = paired(fields, windows=_windows_or_none(fields), tie_word_embeddings=True)
+    shape = paired(fields, windows=windows_or_none(fields), tie_word_embeddings=True)
     shape["rms_norm_eps"] = fields.positive_number("layer_norm_eps", 1e-5)
     return ModelConfig(
-        **shape, **_whole_unturned(fields, shape), **attention_bias(fields, False), are_norms_centred=True,
+        **shape, **whole_unturned(fields, shape), **attention_bias(fields, False), are_norms_centred=True,
         norms_per_layer=1, logit_scale=fields.positive_number("logit_scale", 0.0625),
     )  # fmt: skip
 
 
-def _windows_or_none(fields: JsonFields) -> Callable[[JsonFields], tuple[int, ...]]:
+def windows_or_none(fields: JsonFields) -> Callable[[JsonFields], tuple[int, ...]]:
     """Every fourth layer sees all, or each does where `sliding_window` is null."""
     if fields.names("sliding_window") and not fields.has("sliding_window"):
         return windows_everywhere
@@ -140,7 +140,7 @@ def _window_period(fields: JsonFields) -> int:
     return len(letters)
 
 
-def _whole_unturned(fields: JsonFields, shape: dict[str, Any]) -> dict[str, Any]:
+def whole_unturned(fields: JsonFields, shape: dict[str, Any]) -> dict[str, Any]:
     """Of a model with windows, layers that see all have no positions."""
     if fields.names("sliding_window") and not fields.has("sliding_window"):
         return {}

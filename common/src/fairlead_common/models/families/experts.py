@@ -1,11 +1,18 @@
 """Families with several experts in a layer, a few per token: Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE,
-GLM-4.5, MiniMax-M2, ERNIE 4.5, Granite, OLMoE, dots.llm1."""
+GLM-4.5, MiniMax-M2, ERNIE 4.5, Granite, OLMoE, dots.llm1, K-EXAONE, Solar Open."""
 
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias, paired, with_factors
+from fairlead_common.models.families.dense import (
+    QWEN3_HEAD_DIM,
+    attention_bias,
+    paired,
+    whole_unturned,
+    windows_or_none,
+    with_factors,
+)
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import (
@@ -261,7 +268,7 @@ def parse_glm4_moe(fields: JsonFields) -> RoutedExpertsConfig:
         is_normalised=fields.boolean("norm_topk_prob", True),
         routed_scale=fields.positive_number("routed_scaling_factor", 1.0),
         num_shared_experts=from_zero(fields, "n_shared_experts", 1),
-        dense_layers=frozenset(range(min(shape["num_layers"], from_zero(fields, "first_k_dense_replace", 1)))),
+        dense_layers=first_dense(fields, 1),
         num_guessing_layers=from_zero(fields, "num_nextn_predict_layers", 0),
     )
 
@@ -282,7 +289,47 @@ def parse_dots1(fields: JsonFields) -> RoutedExpertsConfig:
         num_groups=fields.positive_int("n_group", 1),
         num_chosen_groups=fields.positive_int("topk_group", 1),
         num_shared_experts=from_zero(fields, "n_shared_experts", 0),
-        dense_layers=frozenset(range(min(shape["num_layers"], from_zero(fields, "first_k_dense_replace", 0)))),
+        dense_layers=first_dense(fields, 0),
+    )
+    check_groups(fields, config)
+    return config
+
+
+def parse_exaone_moe(fields: JsonFields) -> RoutedExpertsConfig:
+    """K-EXAONE: EXAONE 4's heads and windows before experts chosen as DeepSeek-V3 does."""
+    shape = parse_shape(fields, rms_norm_eps=1e-5, windows=windows_or_none(fields))
+    config = RoutedExpertsConfig(
+        **shape,
+        **whole_unturned(fields, shape),
+        **expert_counts(fields, "num_experts", fields.positive_int("num_experts", 64), 8),
+        query_norm=QueryNorm.HEADS,
+        expert_size=fields.positive_int("moe_intermediate_size", 1024),
+        is_normalised=fields.boolean("norm_topk_prob", True),
+        routed_scale=fields.positive_number("routed_scaling_factor", 2.5),
+        num_groups=fields.positive_int("n_group", 1),
+        num_chosen_groups=fields.positive_int("topk_group", 1),
+        num_shared_experts=from_zero(fields, "num_shared_experts", 1),
+        dense_layers=named_dense(fields, first_dense(fields, 1)),
+    )
+    check_groups(fields, config)
+    return config
+
+
+def parse_solar_open(fields: JsonFields) -> RoutedExpertsConfig:
+    """Llama's attention, whose output adds no bias, before experts chosen as DeepSeek-V3 does in all layers."""
+    expert_size = fields.positive_int("moe_intermediate_size", 1280)
+    config = RoutedExpertsConfig(
+        **parse_shape(
+            fields, num_kv_heads=8, head_dim=128, intermediate_size=expert_size, rms_norm_eps=1e-5, rope_theta=1e6
+        ),
+        **expert_counts(fields, "n_routed_experts", fields.positive_int("n_routed_experts", 128), 8),
+        qkv_bias=fields.boolean("attention_bias", False),
+        expert_size=expert_size,
+        is_normalised=fields.boolean("norm_topk_prob", True),
+        routed_scale=fields.positive_number("routed_scaling_factor", 1.0),
+        num_groups=fields.positive_int("n_group", 1),
+        num_chosen_groups=fields.positive_int("topk_group", 1),
+        num_shared_experts=from_zero(fields, "n_shared_experts", 1),
     )
     check_groups(fields, config)
     return config
@@ -377,6 +424,12 @@ def from_zero(fields: JsonFields, name: str, default: int) -> int:
     if not fields.names(name):
         return default
     return fields.whole_number(name)
+
+
+def first_dense(fields: JsonFields, default: int) -> frozenset[int]:
+    """Layers without experts by `first_k_dense_replace`: the first `default` where the file has none."""
+    first, num_layers = from_zero(fields, "first_k_dense_replace", default), fields.positive_int("num_hidden_layers")
+    return frozenset(range(min(first, num_layers)))
 
 
 def named_dense(fields: JsonFields, default: frozenset[int]) -> frozenset[int]:

@@ -1,11 +1,17 @@
 """Hunyuan: heads that are normalised behind the rotation, whose base some files stretch by a fixed `alpha`; dense, or
-with experts in all layers beside one for all tokens."""
+with experts in all layers beside one for all tokens. Hunyuan 3 has other attention and chooses experts otherwise."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead_common.models.families.dense import attention_bias
-from fairlead_common.models.families.experts import RoutedExpertsConfig
+from fairlead_common.models.families.experts import (
+    RoutedExpertsConfig,
+    expert_counts,
+    first_dense,
+    from_zero,
+    named_dense,
+)
 from fairlead_common.models.json_fields import MOST, JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import ModelConfig, QueryNorm, parse_shape
@@ -47,6 +53,22 @@ def parse_hunyuan_moe(fields: JsonFields) -> HunyuanExpertsConfig:
         **shape, num_experts=num_experts, num_experts_per_token=per_token, expert_size=inner, has_score_bias=False,
         num_shared_experts=1,
     )  # fmt: skip
+
+
+def parse_hunyuan_3(fields: JsonFields) -> RoutedExpertsConfig:
+    """Qwen3's attention before experts chosen by sigmoids and a bias."""
+    if fields.boolean("mlp_bias", False):
+        raise refuse("mlp_bias", "use a model whose feed-forward layers add no bias")
+    return RoutedExpertsConfig(
+        **parse_shape(fields, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, rope_theta=11_158_840.0),
+        **expert_counts(fields, "num_experts", fields.positive_int("num_experts", 192), 8),
+        **attention_bias(fields, False),
+        query_norm=QueryNorm.HEADS,
+        expert_size=fields.positive_int("moe_intermediate_size", 1536),
+        routed_scale=fields.positive_number("router_scaling_factor", 2.826),
+        num_shared_experts=from_zero(fields, "num_shared_experts", 1),
+        dense_layers=named_dense(fields, first_dense(fields, 1)),
+    )
 
 
 def _shape(fields: JsonFields) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fairlead_common.models.families.deepseek import (
 )
 from fairlead_common.models.families.gemma3 import parse_gemma3_seeing
 from fairlead_common.models.families.gemma4 import parse_gemma4
-from fairlead_common.models.families.hunyuan import parse_hunyuan_dense, parse_hunyuan_moe
+from fairlead_common.models.families.hunyuan import parse_hunyuan_3, parse_hunyuan_dense, parse_hunyuan_moe
 from fairlead_common.models.families.lfm import parse_lfm2, parse_lfm2_moe, parse_lfm3
 from fairlead_common.models.families.llama4 import parse_llama4
 from fairlead_common.models.families.nemotron_h import parse_nemotron_h
@@ -28,6 +28,8 @@ from fairlead_common.models.model_config import ModelConfig
 CLASSIFIER = "ForSequenceClassification"
 """Endings of the names of classifying architectures."""
 _GENERATES = "ForCausalLM"
+_SPELLINGS = {"ExaoneMoEForCausalLM": "ExaoneMoeForCausalLM"}
+"""Names in published files → names in transformers."""
 
 
 class FamilyFields(NamedTuple):
@@ -52,6 +54,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Ernie4_5ForCausalLM": FamilyFields("ernie4_5", dense.parse_ernie4_5),
     "Ernie4_5_MoeForCausalLM": FamilyFields("ernie4_5_moe", experts.parse_ernie4_5_moe),
     "Exaone4ForCausalLM": FamilyFields("exaone4", dense.parse_exaone4),
+    "ExaoneMoeForCausalLM": FamilyFields("exaone_moe", experts.parse_exaone_moe),
     "FalconH1ForCausalLM": FamilyFields("falcon_h1", hybrids.parse_falcon_h1),
     "Gemma2ForCausalLM": FamilyFields("gemma2", dense.parse_gemma2),
     "Gemma3ForCausalLM": FamilyFields("gemma3_text", dense.parse_gemma3),
@@ -68,6 +71,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "GraniteMoeForCausalLM": FamilyFields("granitemoe", experts.parse_granite_moe),
     "HunYuanDenseV1ForCausalLM": FamilyFields("hunyuan_v1_dense", parse_hunyuan_dense),
     "HunYuanMoEV1ForCausalLM": FamilyFields("hunyuan_v1_moe", parse_hunyuan_moe),
+    "HYV3ForCausalLM": FamilyFields("hy_v3", parse_hunyuan_3),
     "Lfm2ForCausalLM": FamilyFields("lfm2", parse_lfm2),
     "Lfm2MoeForCausalLM": FamilyFields("lfm2_moe", parse_lfm2_moe),
     "Lfm3ForCausalLM": FamilyFields("lfm3", parse_lfm3),
@@ -96,6 +100,7 @@ ARCHITECTURES: dict[str, FamilyFields] = {
     "Qwen3_5MoeForConditionalGeneration": FamilyFields("qwen3_5_moe", qwen_vl.parse_qwen3_5_vl_moe),
     "SeedOssForCausalLM": FamilyFields("seed_oss", dense.parse_seed_oss),
     "SmolLM3ForCausalLM": FamilyFields("smollm3", dense.parse_smollm3),
+    "SolarOpenForCausalLM": FamilyFields("solar_open", experts.parse_solar_open),
 }
 """As `architectures` in `config.json` spells them."""
 _CLASSIFIERS = {
@@ -123,7 +128,8 @@ def find_encoder(fields: JsonFields) -> str | None:
 def find_family(fields: JsonFields) -> str | None:
     """The first known architecture in `config.json`, a generating architecture before a classifier; in a file
     without architectures `model_type` decides."""
-    names, model_type = fields.texts("architectures"), fields.text("model_type")
+    names = [_SPELLINGS.get(name, name) for name in fields.texts("architectures")]
+    model_type = fields.text("model_type")
     for name, family in ARCHITECTURES.items():
         if name in names or (not names and family.model_type == model_type):
             return name

@@ -32,10 +32,11 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "DeepseekV2ForCausalLM": deepseek.build,
     "DeepseekV3ForCausalLM": deepseek.build,
     "DeepseekV32ForCausalLM": deepseek.build,
-    "Dots1ForCausalLM": experts.build_dots1,
+    "Dots1ForCausalLM": experts.build_routed,
     "Ernie4_5ForCausalLM": dense.build,
     "Ernie4_5_MoeForCausalLM": experts.build_ernie4_5,
     "Exaone4ForCausalLM": dense.build_olmo,
+    "ExaoneMoeForCausalLM": experts.build_exaone_moe,
     "FalconH1ForCausalLM": hybrids.build_falcon_h1,
     "Gemma2ForCausalLM": dense.build_gemma,
     "Gemma3ForCausalLM": dense.build_gemma,
@@ -51,6 +52,7 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "GraniteMoeForCausalLM": experts.build_granite,
     "HunYuanDenseV1ForCausalLM": dense.build,
     "HunYuanMoEV1ForCausalLM": experts.build_hunyuan,
+    "HYV3ForCausalLM": experts.build_hunyuan_3,
     "Lfm2ForCausalLM": lfm.build_lfm2,
     "Lfm2MoeForCausalLM": lfm.build_lfm2,
     "Lfm3ForCausalLM": lfm.build_lfm3,
@@ -80,5 +82,6 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "Qwen3_5MoeForConditionalGeneration": qwen3_vl.build_recurrent,
     "SeedOssForCausalLM": dense.build,
     "SmolLM3ForCausalLM": dense.build,
+    "SolarOpenForCausalLM": experts.build_routed,
 }
 """Each raises ModelLoadError, naming the tensor that does not fit."""

@@ -3,8 +3,8 @@
 Mixtral (arXiv 2401.04088), and Phi-3.5-MoE, whose experts are weighted apart (arXiv 2409.12136). Qwen1.5-MoE, Qwen2-MoE
 (arXiv 2407.10671) and Qwen3-MoE (arXiv 2505.09388): Qwen2 and Qwen3 with many narrow experts, and in the older ones an
 expert for all tokens. gpt-oss (arXiv 2508.10925): experts with clamped gates, stored in one tensor; every other layer
-has a window, and heads have sinks. Cohere 2, dots.llm1 (arXiv 2506.05767), ERNIE 4.5, Granite, Hunyuan and MiniMax-M2
-differ in names, in scores and in experts for all tokens.
+has a window, and heads have sinks. Cohere 2, dots.llm1 (arXiv 2506.05767), ERNIE 4.5, Granite, Hunyuan, K-EXAONE,
+MiniMax-M2 and Solar Open differ in names, in scores and in experts for all tokens.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def build_cohere2(weights: Weights, config: Cohere2ExpertsConfig) -> Decoder:
     return weights.decoder(attention=weights.attention, feed_forward=feed_forward, norms=norms, kind=ParallelLayer)
 
 
-def build_dots1(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+def build_routed(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     return weights.decoder(
         attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix)
     )
@@ -83,6 +83,15 @@ def build_dots1(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
 def build_ernie4_5(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     weights.skip("model.mtp_")
     bias = "moe_statics.e_score_correction_bias"
+    return weights.decoder(
+        attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix, bias=bias)
+    )
+
+
+def build_exaone_moe(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+    """The layer for multi-token prediction is left."""
+    weights.skip("mtp.")
+    bias = "e_score_correction_bias"
     return weights.decoder(
         attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix, bias=bias)
     )
@@ -101,6 +110,17 @@ def build_hunyuan(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     return weights.decoder(
         attention=weights.attention,
         feed_forward=lambda prefix: routed_experts(weights, config, prefix, router="gate.wg", shared="shared_mlp"),
+    )
+
+
+def build_hunyuan_3(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
+    """The layer for multi-token prediction, behind the others, is left."""
+    weights.skip(f"model.layers.{config.num_layers}.")
+    return weights.decoder(
+        attention=weights.attention,
+        feed_forward=lambda prefix: routed_experts(
+            weights, config, prefix, router="router.gate", bias="expert_bias", shared="shared_mlp"
+        ),
     )
 
 
