@@ -4,7 +4,6 @@ One document after another, so that they fit onto a machine of two cores. Kinds 
 (KEDA's where it is not installed, a HorizontalPodAutoscaler in local mode) are left out, and told.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,17 +84,17 @@ def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:
 
 @contextmanager
 def downloadable(fleet, deployment: Json) -> Iterator[None]:
-    """A hub that has the dinghy under the name that the example downloads, told of by the example's own Secret."""
+    """A hub that has the dinghy under the name that the example downloads, told of by the Secret that it asks for."""
     model = deployment["spec"]["model"]
     if not model["source"].startswith("hf://"):
         yield
         return
     name = model["source"].removeprefix("hf://").partition("@")[0]
     with fleet.serving(f"{deployment['metadata']['name']}-hub", HUB, [name, "20_000_000"], {}) as hub:
-        secret = {"name": model["credentials"]["secretName"]}
-        said = {"stringData": {"HF_ENDPOINT": hub.url}}
-        fleet.kubectl("patch", "secret", secret["name"], "--type=merge", "-p", json.dumps(said))
+        secret = model["credentials"]["secretName"]
+        fleet.kubectl("create", "secret", "generic", secret, f"--from-literal=HF_ENDPOINT={hub.url}")
         yield
+        fleet.kubectl("delete", "secret", secret)
 
 
 def on_claims(adapters: list[Json]) -> dict[str, list[str]]:
