@@ -15,9 +15,8 @@ import pytest
 
 from fairlead.cli.main import build_parser as fairlead_parser
 from fairlead_engine.__main__ import build_parser as engine_parser
+from fairlead_testing.documents import PAGES, ROOT, shell_blocks
 
-ROOT = Path(__file__).parent.parent
-PAGES = sorted(str(each.relative_to(ROOT)) for each in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 MAKEFILE = (ROOT / "Makefile").read_text()
 SCHEMA = json.loads((ROOT / "charts/fairlead/values.schema.json").read_text())
 PATHS = [
@@ -25,10 +24,6 @@ PATHS = [
     for path in re.findall(r"`(?:[A-Z]+ )?(/[^`?{\s][^`?\s]*)", (ROOT / "docs/reference/http.md").read_text())
 ]
 """Of gateways and engines."""
-
-
-def blocks(page: str) -> list[str]:
-    return re.findall(r"^ *```(?:sh|bash|shell|console)\n(.*?)^ *```", (ROOT / page).read_text(), re.M | re.S)
 
 
 def commands(block: str) -> Iterator[list[str]]:
@@ -148,10 +143,13 @@ def unserved(arguments: list[str]) -> str:
     )
 
 
-@pytest.mark.parametrize("page", [each for each in PAGES if blocks(each)])
+@pytest.mark.parametrize("page", [each for each in PAGES if shell_blocks(each)])
 def test_commands_exist_with_the_arguments_that_are_shown(page: str) -> None:
     faults = [
-        f"{shlex.join(each)}: {why}" for block in blocks(page) for each in commands(block) if (why := fault(each))
+        f"{shlex.join(each)}: {why}"
+        for block in shell_blocks(page)
+        for each in commands(block.text)
+        if (why := fault(each))
     ]
     assert not faults, "\n".join(faults)
 

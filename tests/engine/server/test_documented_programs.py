@@ -1,12 +1,16 @@
-"""The Python programs of the documentation run as they stand, against a gateway and the engines that they ask for."""
+"""The Python programs of the documentation run as they stand, against a gateway and the engines that they ask for, of
+which one is started, and told of adapters, as the page about these types it. Other shell blocks:
+tests/test_documented_blocks.py."""
 
 import asyncio
 import contextlib
 import io
 import json
 import re
+import shlex
 import shutil
-from collections.abc import AsyncIterator, Mapping
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,10 +25,9 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_word_pieces
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
+from fairlead_testing.documents import PAGES, programs, shell_blocks
 from fairlead_testing.gateways import make_pool, running_gateway
 
-ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", *sorted(str(each.relative_to(ROOT)) for each in (ROOT / "docs").rglob("*.md")))
 NOT_INSTALLED = {"agents", "llama_index"}
 """Modules of clients that need other versions of packages than the suite has."""
 ALIASES = {
@@ -33,11 +36,8 @@ ALIASES = {
     "vision": ("qwen2.5-vl",),
 }
 """By engine, the names that the pages have for models."""
+SERVE, LOAD = (block.text for block in shell_blocks("docs/guides/adapters.md") if block.not_run is None)
 SHORTER = {"range(1000)": "range(3)", "time.sleep(10)": "time.sleep(0.05)"}
-
-
-def programs(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
 
 
 def model_folders(folder: Path) -> dict[str, Path]:
@@ -49,9 +49,8 @@ def model_folders(folder: Path) -> dict[str, Path]:
 
 
 @contextlib.asynccontextmanager
-async def gateway_of(starter: Any, models: Mapping[str, Path], folder: Path) -> AsyncIterator[Gateway]:
+async def gateway_of(engines: Mapping[str, Any], folder: Path) -> AsyncIterator[Gateway]:
     """A gateway that keeps files and has the Open Inference Protocol."""
-    engines = {name: starter("--model", str(model)) for name, model in models.items()}
     pools = []
     for name, engine in engines.items():
         await asyncio.to_thread(engine.wait_ready)
@@ -66,6 +65,24 @@ async def gateway_of(starter: Any, models: Mapping[str, Path], folder: Path) -> 
         yield gateway
 
 
+def serve_words(meant: Mapping[str, str]) -> Sequence[str]:
+    """The flags of the engine with adapters; beside the block, the one that the page has after it."""
+    text = SERVE.replace("/models/qwen", meant["/models/qwen"])
+    folder = str(Path(meant["/adapters/pirate"]).parent)
+    program, command, *flags = shlex.split(text.replace("=/adapters/", f"={folder}/"))
+    assert (program, command) == ("fairlead-engine", "serve")
+    return [*flags, "--adapter-folder", folder]
+
+
+def load_and_unload(engine: str) -> list[Any]:
+    """What the engine says to the block that does it."""
+    text = LOAD.replace("localhost:8000", engine)
+    script = f'set -euo pipefail; curl() {{ command curl -sS --fail-with-body "$@"; echo; }}\n{text}'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # programs end without closing clients
 async def test_each_program_runs(start_engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +90,18 @@ async def test_each_program_runs(start_engine: Any, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (40, 30), "teal").save("ship.png")
     models = model_folders(tmp_path)
-    adapter = write_random_adapter(tmp_path / "pirate", models["dinghy"])
+    adapter = write_random_adapter(tmp_path / "adapters/pirate", models["dinghy"])
+    for name in ("poet", "cook"):
+        shutil.copytree(adapter, adapter.with_name(name))
+    folders = {"/models/qwen": str(models["dinghy"]), "/adapters/pirate": str(adapter)}
+    flags = {name: ["--model", str(model)] for name, model in models.items()} | {"dinghy": serve_words(folders)}
+    engines = {name: start_engine(*each) for name, each in flags.items()}
     said, left_out = dict[str, str](), set[str]()
-    async with gateway_of(start_engine, models, tmp_path) as gateway:
+    async with gateway_of(engines, tmp_path) as gateway:
+        assert len(await asyncio.to_thread(load_and_unload, engines["dinghy"].url)) == 2
         there = {
             "127.0.0.1:8080": f"127.0.0.1:{gateway.port}", "localhost:8080": f"127.0.0.1:{gateway.port}",
-            "127.0.0.1:8082": f"127.0.0.1:{gateway.grpc_port}", "/models/qwen": str(models["dinghy"]),
-            "/adapters/pirate": str(adapter), **SHORTER,
+            "127.0.0.1:8082": f"127.0.0.1:{gateway.grpc_port}", **folders, **SHORTER,
         }  # fmt: skip
         for page in PAGES:
             names: dict[str, Any] = {}
