@@ -7,6 +7,8 @@ cache hits.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +23,13 @@ from fairlead_common.wire.own_paths import FORM_PATHS
 from fairlead_engine.errors import EngineDead, EngineError, RequestError
 from fairlead_engine.external.front_service import FrontService
 from fairlead_engine.external.passing_requests import PassingRequest
+from fairlead_engine.external.server_refusals import (
+    BEST_EFFORT,
+    error_of,
+    in_envelope,
+    refused_wishes,
+    with_errors_in_envelope,
+)
 from fairlead_engine.host.exchange import Events, Exchange
 from fairlead_engine.host.lifecycle import Admission
 
@@ -39,7 +48,7 @@ _LIMITS = TimeLimits(connect=_CONNECT_SECONDS, first_byte=_SILENT_SECONDS, silen
 _RELAYED = TimeLimits(connect=_CONNECT_SECONDS, first_byte=30.0, silence=30.0, whole=60.0)
 _EVENT_STREAM, _JSON = b"text/event-stream", b"application/json"
 _PASSED_HEADERS = ("accept", "traceparent", "tracestate", "baggage", "user-agent")
-_DATA, _DONE, _ERROR = b"\ndata:", b"\ndata: [DONE]", b'\ndata: {"error"'
+_DATA, _DONE = b"\ndata:", b"\ndata: [DONE]"
 """At the beginning of a line: line ends in a model's text are escaped."""
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 MAX_EVENT_BYTES = 8 * 2**20
@@ -71,6 +80,10 @@ class _PassingForm:
         self.body = body
         self.chains: list[list[BlockHash]] = []
 
+    def spare(self, refusal: bytes) -> bool:
+        """False: no field of it can be left out."""
+        return False
+
 
 class _Passing:
     """The relevant part of a request's body."""
@@ -87,13 +100,25 @@ class _Passing:
         tokens = fields.get(messages.FIELD_TOKENS)
         for name in [name for name in fields if name.startswith(messages.PRIVATE_FIELD_PREFIX)]:
             del fields[name]
-        self.body = msgspec.json.encode(fields)
+        self._fields = fields
+        self.body = self._encoded()
         self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"
         prompts = _prompts(tokens, service)
         guessed = min(len(body) // BYTES_PER_TOKEN, service.model().max_model_len)  # images are long, and few tokens
         self.num_prompt_tokens = sum(map(len, prompts)) if prompts else guessed
         self.num_seqs = max(1, len(prompts)) * min(max(1, _decoded(fields.get("n"), int) or 1), 1024)
         self.chains = _chains(prompts, fields, service)
+
+    def spare(self, refusal: bytes) -> bool:
+        """Leaves out what the request can do without and this refusal names; False = nothing."""
+        names = refused_wishes(self._fields, refusal)
+        for name in names:
+            del self._fields[name]
+        self.body = self._encoded()
+        return bool(names)
+
+    def _encoded(self) -> bytes:
+        return msgspec.json.encode({name: value for name, value in self._fields.items() if name != BEST_EFFORT})
 
 
 def _prompts(raw: msgspec.Raw | None, service: FrontService) -> list[list[int]]:
@@ -130,6 +155,18 @@ def _decoded(raw: msgspec.Raw | None, kind: type) -> Any:
 _AnyPassing = _Passing | _PassingForm
 
 
+@dataclass(slots=True)
+class _Passage:
+    """One request's way to the server, and of its answer back."""
+
+    exchange: Exchange
+    passing: _AnyPassing
+    counted: PassingRequest
+    admission: Admission
+    stopped: EngineError | None = None
+    """Why it was cut off here."""
+
+
 class FrontProxy:
     """Passes requests on. One per process."""
 
@@ -160,7 +197,7 @@ class FrontProxy:
                 number = service.client.num_commands
                 service.stream.sent(number, dispatch)
                 service.stream.stepped(None, number)
-                await exchange.while_connected(self._exchange(exchange, passing, counted, admission))
+                await exchange.while_connected(self._exchange(_Passage(exchange, passing, counted, admission)))
 
     async def relay(self, exchange: Exchange) -> None:
         """Passes a cheap request on."""
@@ -175,44 +212,70 @@ class FrontProxy:
                 asyncio.timeout(_RELAYED.whole),
                 self._http.exchange(self._service.config.origin, head, body, _RELAYED) as response,
             ):
-                await self._whole(exchange, response, None)
+                await self._whole(exchange, response, await self._read(response), None)
         except (TransportError, TimeoutError) as error:
             raise EngineDead(f"the server behind this front does not answer: {cause_of(error)}") from error
 
-    async def _exchange(
-        self, exchange: Exchange, passing: _AnyPassing, counted: PassingRequest, admission: Admission
-    ) -> None:
-        head = self._head(exchange, "POST", passing.body)
-        stopped: list[EngineError] = []
+    async def _exchange(self, passage: _Passage) -> None:
         try:
-            async with self._http.exchange(
-                self._service.config.origin, head, passing.body, _LIMITS, may_repeat=False
-            ) as response:
-
-                def stop(error: EngineError) -> None:
-                    stopped.append(error)
-                    response.close()
-
-                admission.attach(stop)
-                is_stream = response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM)
-                if is_stream and response.status == HTTPStatus.OK:
-                    await exchange.send_events(self._events(response, passing, counted, stopped))
-                elif num_tokens := await self._whole(exchange, response, passing):
-                    self._service.client.came(counted, passing.chains, num_tokens)
+            while await self._is_spared(passage):
+                pass  # asked again without what was refused
         except AnswerTooLarge as error:
             raise EngineError(f"the answer is larger than this front takes: {error}") from error
         except TransportError as error:
-            raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
+            raise passage.stopped or EngineDead(f"the server died: {cause_of(error)}") from error
 
-    async def _events(
-        self,
-        response: Connection,
-        passing: _AnyPassing,
-        counted: PassingRequest,
-        stopped: list[EngineError],
-    ) -> AsyncIterator[Events]:
-        """The server's events; an incomplete stream is an error."""
-        core, is_whole, rest = self._service.client, False, b""
+    async def _is_spared(self, passage: _Passage) -> bool:
+        """Asks, and passes the answer on; True = there is none yet, and the request now lacks what it was refused for
+        and can do without."""
+        exchange, passing = passage.exchange, passage.passing
+        async with self._asked(passage) as response:
+            if _is_stream(response):
+                await exchange.send_events(self._events(response, passage))
+                return False
+            body = await self._read(response)
+            if response.status >= HTTPStatus.BAD_REQUEST and passing.spare(body):
+                return True
+            if num_tokens := await self._whole(exchange, response, body, passing):
+                self._service.client.came(passage.counted, passing.chains, num_tokens)
+            return False
+
+    @asynccontextmanager
+    async def _asked(self, passage: _Passage) -> AsyncIterator[Connection]:
+        """The server's answer."""
+        body = passage.passing.body
+        head = self._head(passage.exchange, "POST", body)
+        async with self._http.exchange(self._service.config.origin, head, body, _LIMITS, may_repeat=False) as response:
+
+            def stop(error: EngineError) -> None:
+                passage.stopped = passage.stopped or error
+                response.close()
+
+            passage.admission.attach(stop)
+            yield response
+
+    async def _events(self, response: Connection, passage: _Passage) -> AsyncIterator[Events]:
+        """The server's events. Where the first is a refusal of what the request can do without, those of another
+        answer."""
+        is_first = True
+        async for events in self._answered(response, passage):
+            if is_first and (error := error_of(events.body)) is not None and passage.passing.spare(error):
+                break
+            is_first = False
+            yield events
+        else:
+            return
+        async with self._asked(passage) as again:
+            if not _is_stream(again):
+                body = in_envelope(await self._read(again), again.status, passage.exchange.scope["path"])
+                yield Events(b"data: " + b" ".join(body.split()) + b"\n\n", are_last=True)
+                return
+            async for events in self._events(again, passage):
+                yield events
+
+    async def _answered(self, response: Connection, passage: _Passage) -> AsyncIterator[Events]:
+        """The events of one answer; an incomplete stream is an error."""
+        core, path, is_whole, rest = self._service.client, passage.exchange.scope["path"], False, b""
         try:
             while chunk := await response.chunk():
                 rest += chunk
@@ -220,26 +283,28 @@ class FrontProxy:
                 end = max((at + len(mark) for mark in _EVENT_ENDS if (at := rest.rfind(mark)) >= 0), default=0)
                 events, rest = rest[:end], rest[end:]
                 lines = b"\n" + events
-                is_failed = _ERROR in lines
+                is_failed = error_of(events) is not None
                 is_whole = is_whole or is_failed or _DONE in lines
                 if not is_failed and (num_events := lines.count(_DATA)):
-                    core.came(counted, passing.chains, num_events)
+                    core.came(passage.counted, passage.passing.chains, num_events)
                 if events:
-                    yield Events(events)
+                    yield Events(with_errors_in_envelope(events, path) if is_failed else events)
                 if len(rest) > MAX_EVENT_BYTES:
                     raise EngineError(f"the server has begun an event of more than {MAX_EVENT_BYTES} bytes")
         except TransportError as error:
             if not is_whole:
-                raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
+                raise passage.stopped or EngineDead(f"the server died: {cause_of(error)}") from error
         if not is_whole:
             raise EngineDead("the server ended the stream without saying that it is complete")
         yield Events(b"", are_last=True)
 
-    async def _whole(self, exchange: Exchange, response: Connection, passing: _AnyPassing | None) -> int:
+    async def _read(self, response: Connection) -> bytes:
+        return await response.read(self._service.config.max_reply_bytes)
+
+    async def _whole(self, exchange: Exchange, response: Connection, body: bytes, passing: _AnyPassing | None) -> int:
         """Sends the server's whole answer; returns the number of generated tokens, 0 for a refusal."""
-        body = await response.read(self._service.config.max_reply_bytes)
         if response.status >= HTTPStatus.BAD_REQUEST:
-            body = _in_envelope(body)
+            body = in_envelope(body, response.status, exchange.scope["path"])
         kind, headers = response.headers.get(b"content-type", _JSON), {}
         num_tokens = int(response.status == HTTPStatus.OK)
         if passing is not None and num_tokens:
@@ -271,13 +336,8 @@ def _is_form(exchange: Exchange) -> bool:
     return exchange.scope["path"] in FORM_PATHS
 
 
-def _in_envelope(body: bytes) -> bytes:
-    """An error in OpenAI's shape: SGLang leaves the outer object out."""
-    try:
-        fields = _fields.decode(body)
-    except _UNREADABLE:
-        return body
-    return msgspec.json.encode({"error": fields}) if "message" in fields and "error" not in fields else body
+def _is_stream(response: Connection) -> bool:
+    return response.status == HTTPStatus.OK and response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM)
 
 
 def _usage(body: bytes) -> _Usage | None:

@@ -156,7 +156,8 @@ def _message(answer: ChatCompletion, max_tokens: int) -> dict[str, Any]:
     content += [{"type": "text", "text": said.content}] if said.content else []
     content += [use for call in said.tool_calls or () if (use := _use(call)) is not None]
     usage = answer.usage or _NOTHING
-    return _head(answer) | {"content": content, **_ending(choice, usage, max_tokens), "usage": _usage(usage)}
+    ending = _ending(choice, usage, max_tokens, has_calls=bool(said.tool_calls))
+    return _head(answer) | {"content": content, **ending, "usage": _usage(usage)}
 
 
 def _use(call: ChatCall) -> dict[str, Any] | None:
@@ -181,11 +182,13 @@ def _head(answer: ChatCompletion) -> dict[str, Any]:
     return {"id": message_id, "type": "message", "role": "assistant", "model": answer.model}
 
 
-def _ending(choice: ChatChoice, usage: ChatUsage, max_tokens: int) -> dict[str, Any]:
+def _ending(choice: ChatChoice, usage: ChatUsage, max_tokens: int, *, has_calls: bool) -> dict[str, Any]:
     reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
     text = None
     if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
         reason, text = "stop_sequence", choice.stop_reason
+    elif choice.finish_reason == "stop" and has_calls:  # as a chat's answer ends whose tool was named
+        reason = "tool_use"
     elif reason == "max_tokens" and (usage.completion_tokens or max_tokens) < max_tokens:
         reason = "model_context_window_exceeded"
     return {"stop_reason": reason, "stop_sequence": text}
@@ -211,6 +214,7 @@ class _MessageStream:
         self._num_blocks = 0
         self._open: str | int | None = None
         """Which block is open: `text`, `thinking` or the index of a call; None = none."""
+        self._has_calls = False
         self._last = ChatChoice()
         """The choice's last chunk that ended it."""
         self._usage = _NOTHING
@@ -239,6 +243,7 @@ class _MessageStream:
         if said.content:
             yield from self._more("text", {"type": "text", "text": ""}, "text_delta", "text", said.content)
         for call in said.tool_calls or ():
+            self._has_calls = True
             arguments = call.function.arguments or ""
             yield from self._more(call.index, _use_block(call), "input_json_delta", "partial_json", arguments)
 
@@ -261,7 +266,7 @@ class _MessageStream:
 
     def _end(self) -> Iterator[Mapping[str, Any]]:
         yield from self._close()
-        ending = _ending(self._last, self._usage, self.max_tokens)
+        ending = _ending(self._last, self._usage, self.max_tokens, has_calls=self._has_calls)
         yield {"type": "message_delta", "delta": ending, "usage": _usage(self._usage)}
         yield {"type": "message_stop"}
 

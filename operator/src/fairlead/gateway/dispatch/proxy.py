@@ -169,13 +169,17 @@ class Proxy:
     async def _pass_events(
         self, attempt: Attempt, response: Connection, request: InferenceRequest, client: Client, seen: Observation
     ) -> None:
-        """Event by event as they come. The client gets its headers with the first: until then a retry is possible."""
+        """Event by event as they come. The client gets its headers with the first: until then a retry is possible, and
+        an error with an HTTP status is an answer with this status."""
         events = UsageFilter(hide_usage=not request.wants_usage)
         try:
             async for passed in self._fed(events, response):
                 if events.token_seen and seen.ttft_seconds is None:
                     seen.first_token()
                     attempt.first_token()
+                if events.failed and not client.started and (status := events.error_status) is not None:
+                    await client.reply(status, events.error, [(_REPLICA, attempt.decision.replica.name.encode())])
+                    break
                 if passed := client.events(passed):
                     if not client.started:
                         attempt.begun()
@@ -200,7 +204,8 @@ class Proxy:
         if events.error_code == CODE_ENGINE_DEAD:
             attempt.failed(Failure.DIED)
             seen.attempt_failed(Failure.DIED, "Its engine died in the middle of the answer.", again=False)
-        await client.finish()
+        if not client.finished:
+            await client.finish()
 
     async def _read(self, response: Connection, model: str) -> bytes:
         body = bytearray()

@@ -75,6 +75,7 @@ class _Chunk(msgspec.Struct):
 
 
 _CLIENTS_FAULT = "invalid_request_error"
+_REFUSAL_STATUS = re.compile(r"[45]\d\d")
 _failure_decoder = msgspec.json.Decoder(_Failure)
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -91,8 +92,10 @@ class UsageFilter:
         """Whether the stream has announced its end."""
         self.failed = False
         """Whether the engine has sent an error as an event."""
+        self.error = b""
+        """That error, as JSON."""
         self.error_code: str | None = None
-        """The `code` of that error."""
+        """Its `code`."""
         self.blames_client = False
         """Whether the error blames the request."""
         self.token_seen = False
@@ -101,6 +104,11 @@ class UsageFilter:
         """Events with tokens that passed; an engine may send several tokens in one event."""
         self._tail = bytearray()
         """The event that has begun."""
+
+    @property
+    def error_status(self) -> int | None:
+        """The HTTP status in that error, as vLLM tells it; None = it tells none."""
+        return int(self.error_code) if _REFUSAL_STATUS.fullmatch(self.error_code or "") else None
 
     def feed(self, data: bytes) -> bytes:
         """Whole events for the client, perhaps none."""
@@ -124,12 +132,16 @@ class UsageFilter:
 
     def _pass(self, event: bytes) -> bytes:
         """What the client gets of one whole event."""
+        if self.failed:
+            return b""  # vLLM says `[DONE]` behind an error, which would look like a whole answer
         if event.startswith(_DONE):
             self.done = True
             return event
         if _ERROR_EVENT.match(event):
-            self.failed, payload = True, _payload(event)
-            self.error_code, self.blames_client = error_code_of(payload), _error_of(payload).type == _CLIENTS_FAULT
+            self.failed, self.error = True, _payload(event)
+            told = _error_of(self.error)
+            self.error_code = error_code_of(self.error)
+            self.blames_client = told.type == _CLIENTS_FAULT or (self.error_status or 500) < 500
             return event
         if b'"usage"' in event:
             event = self._without_usage(event)

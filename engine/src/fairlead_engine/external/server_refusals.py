@@ -1,0 +1,71 @@
+"""Refusals of foreign servers → OpenAI's shape, and the requests that can do without what was refused. Pure.
+
+Older versions of vLLM, and SGLang, leave the outer object out (`{"object": "error", "message": …}`), FastAPI says
+`{"detail": …}`, others `{"error": "a text"}`.
+"""
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+BEST_EFFORT = "best_effort"
+"""Field of requests that would rather be answered without their wishes than be refused."""
+_WISHES: Mapping[str, re.Pattern[bytes]] = {
+    "max_tokens": re.compile(rb"max_tokens|output tokens|in the completion"),
+    "thinking_token_budget": re.compile(rb"thinking_token_budget"),
+    "reasoning_effort": re.compile(rb"reasoning_effort"),
+}
+"""Fields that such requests can do without → how a refusal names them. Servers end an answer without `max_tokens` where
+their context ends."""
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_ERROR_LINE = re.compile(rb'^data:\s*(\{\s*"(?:error"|object"\s*:\s*"error").*)$', re.MULTILINE)
+"""An error among events. Line ends in a model's text are escaped, and its objects do not begin so."""
+
+
+def refused_wishes(fields: Mapping[str, msgspec.Raw], refusal: bytes) -> list[str]:
+    """Those of the request's fields that it can do without and that a refusal names."""
+    if bytes(fields.get(BEST_EFFORT, b"")) != b"true":
+        return []
+    return [name for name, named in _WISHES.items() if name in fields and named.search(refusal)]
+
+
+def in_envelope(body: bytes, status: int, path: str) -> bytes:
+    """The body of a refusal, in OpenAI's shape if it tells anything. `path`: that was asked for."""
+    try:
+        told = msgspec.json.decode(body, type=dict[str, Any])
+    except _UNREADABLE:
+        return body
+    error = told.get("error", told)
+    if isinstance(error, str):
+        error = {"message": error}
+    elif "detail" in told:
+        error = {"message": _detail(told["detail"], status, path)}
+    if error is told.get("error") or not isinstance(error, dict) or "message" not in error:
+        return body
+    kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    whole = {"type": kind, "param": None, "code": None, **error}
+    return msgspec.json.encode({"error": {name: value for name, value in whole.items() if name != "object"}})
+
+
+def error_of(events: bytes) -> bytes | None:
+    """The first error among whole events of a stream; None = there is none."""
+    found = _ERROR_LINE.search(events)
+    return None if found is None else found[1]
+
+
+def with_errors_in_envelope(events: bytes, path: str) -> bytes:
+    """The same events, with errors in OpenAI's shape."""
+    return _ERROR_LINE.sub(lambda found: b"data: " + in_envelope(found[1], HTTPStatus.BAD_GATEWAY, path), events)
+
+
+def _detail(detail: Any, status: int, path: str) -> str:
+    """FastAPI's: a text, or what is wrong at which places."""
+    if status == HTTPStatus.NOT_FOUND and detail == "Not Found":
+        return f"What serves this model has nothing at {path}."
+    if not isinstance(detail, list):
+        return detail if isinstance(detail, str) else msgspec.json.encode(detail).decode()
+    problems = [each for each in detail if isinstance(each, dict)]
+    return "; ".join(f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg')}" for each in problems)
