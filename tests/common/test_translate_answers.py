@@ -146,6 +146,7 @@ def test_reasoning_text_and_calls_are_blocks_in_this_order() -> None:
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
     assert message.content[2].input == {"a": 1}  # type: ignore[union-attr]
     assert (message.id, message.role, message.stop_reason) == ("msg_1", "assistant", "tool_use")
+    assert answered(said, finish_reason="stop").stop_reason == "tool_use"  # as of a tool that was named
     usage = message.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (8, 32, 7)
     assert answered({"content": "", "reasoning": "Hm."}).content[0].type == "thinking"

@@ -156,7 +156,7 @@ def _message(answer: ChatCompletion, max_tokens: int) -> dict[str, Any]:
     content += [{"type": "text", "text": said.content}] if said.content else []
     content += [use for call in said.tool_calls or () if (use := _use(call)) is not None]
     usage = answer.usage or _NOTHING
-    ending = _ending(choice, usage, max_tokens, has_calls=bool(said.tool_calls))
+    ending = _ending(choice, usage, max_tokens, has_calls=any(block["type"] == "tool_use" for block in content))
     return _head(answer) | {"content": content, **ending, "usage": _usage(usage)}
 
 
