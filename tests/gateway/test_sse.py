@@ -135,12 +135,16 @@ def test_events_without_a_token_are_not_counted(mark: bytes) -> None:
     assert events.num_tokens == 1, "whatever an engine writes, what is counted does not go down"
 
 
-@pytest.mark.parametrize(("more", "is_clients"), [(b"", False), (b', "type": "invalid_request_error"', True)])
+@pytest.mark.parametrize(
+    ("more", "is_clients"),
+    [(b"", False), (b', "type": "invalid_request_error"', True), (b', "code": 400', True), (b', "code": 500', False)],
+)
 def test_an_error_event_passes_and_tells_whether_the_request_is_to_blame(more: bytes, is_clients: bool) -> None:
     events = UsageFilter(hide_usage=True)
     event = b'data: {"error": {"message": "out of memory"%b}}\n\n' % more
     assert events.feed(event) == event
     assert (events.failed, events.done, events.blames_client) == (True, False, is_clients)
+    assert events.feed(b"data: [DONE]\n\n") == b"" and not events.done, "nothing behind it makes it whole"
 
 
 def test_an_event_without_end_is_refused_and_not_kept() -> None:
