@@ -8,6 +8,7 @@ in words of its own is in its class.
 import argparse
 import asyncio
 import itertools
+import json
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -155,6 +156,19 @@ class PagedServer(ABC):
     def refusal(self, status: int, message: str, type: str) -> dict[str, Any]:
         """What it answers where it refuses."""
 
+    def problem(self, body: Mapping[str, Any], num_prompt_tokens: int) -> str | None:
+        """Why it refuses a request before it computes anything; None = it does not."""
+        is_long = num_prompt_tokens >= (self.core.limits.max_model_len or 10**9)
+        return "The prompt is longer than the model's context." if is_long else None
+
+    def late_problem(self, body: Mapping[str, Any]) -> str | None:
+        """Why it refuses a request once a stream has begun; None = it does not."""
+        return None
+
+    def answer(self, body: Mapping[str, Any], **facts: Any) -> Answer:
+        """What it is going to say. `facts`: fields of the answer."""
+        return Answer(**facts)
+
     def card(self) -> dict[str, Any]:
         """Its model, as `/v1/models` lists it."""
         return {"id": self.served_name, "object": "model", "max_model_len": self.core.limits.max_model_len}
@@ -184,15 +198,17 @@ class PagedServer(ABC):
             await self._refuse(responder, 404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
             return
         ids, salt = self._prompt(body), body.get("cache_salt")
-        if len(ids) >= (self.core.limits.max_model_len or 10**9):
-            await self._refuse(responder, 400, "The prompt is longer than the model's context.", "BadRequestError")
+        problem = self.problem(body, len(ids))
+        if problem is not None:
+            await self._refuse(responder, 400, problem, "BadRequestError")
             return
         extra = extra_bytes(cache_salt=salt)
         self.publisher.knows(ids, extra, salt)
         most = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
         tokens = list(itertools.islice(itertools.cycle(self.tokens), most))
         sequence = self.core.sequence(ids, len(tokens), extra)
-        answer = Answer(engine=self.kind, model=self.served_name, chat=chat, tokens=tokens, num_prompt_tokens=len(ids))
+        facts = {"engine": self.kind, "model": self.served_name, "num_prompt_tokens": len(ids)}
+        answer = self.answer(body, chat=chat, tokens=tokens, **facts)
         self.core.add(sequence)
         try:
             await self._serve(body, sequence, answer, responder)
@@ -205,9 +221,17 @@ class PagedServer(ABC):
     async def _serve(
         self, body: Mapping[str, Any], sequence: FakeSequence, answer: Answer, responder: Responder
     ) -> None:
-        is_streamed = bool(body.get("stream"))
+        is_streamed, problem = bool(body.get("stream")), self.late_problem(body)
+        if problem is not None and not is_streamed:
+            await self._refuse(responder, 400, problem, "BadRequestError")
+            return
         if is_streamed:  # before anything is computed
             await responder.start(200, {"content-type": "text/event-stream; charset=utf-8"})
+        if problem is not None:
+            told = json.dumps(self.refusal(400, problem, "BadRequestError")).encode()
+            await responder.chunk(b"data: " + told + b"\n\ndata: [DONE]\n\n")
+            await responder.end()
+            return
         await sequence.until_ready(0)
         answer.num_cached_tokens = sequence.num_cached_tokens
         self.counts["prompt_tokens"] += answer.num_prompt_tokens

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead_testing.fake_engine.answers import error
+from fairlead_testing.fake_engine.answers import Answer
+from fairlead_testing.fake_vllm.vllm_answers import VllmAnswer
 from fairlead_testing.paged_server import DEFAULT_LIMITS, PagedServer
 
 __all__ = ["DEFAULT_LIMITS", "FakeVllm"]
@@ -14,6 +15,8 @@ class FakeVllm(PagedServer):
     """`async with FakeVllm() as vllm:` and send requests to `vllm.url`. Attributes may be changed at any time."""
 
     kind = "vllm"
+    reasons = False
+    """Whether it has a reasoning parser: chats begin with reasoning, whose length may be bounded."""
 
     def documents(self) -> Mapping[str, Any]:
         card = {**self.card(), "owned_by": "vllm", "root": "/model"}
@@ -33,4 +36,25 @@ class FakeVllm(PagedServer):
         ]
 
     def refusal(self, status: int, message: str, type: str) -> dict[str, Any]:
-        return error(message, type)
+        return {"error": {"message": message, "type": type, "param": None, "code": status}}
+
+    def problem(self, body: Mapping[str, Any], num_prompt_tokens: int) -> str | None:
+        room = (self.core.limits.max_model_len or 10**9) - num_prompt_tokens
+        most = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+        if most > room > 0:
+            return f"'max_tokens' or 'max_completion_tokens' is too large: {most}. The request has room for {room}."
+        if body.get("tools") == []:
+            return "`tools` must not be an empty array."
+        if body.get("stream_options") and not body.get("stream"):
+            return "Stream options can only be defined when `stream=True`."
+        if body.get("reasoning_effort") not in (None, "none", "low", "medium", "high"):
+            return "[{'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), 'msg': 'Input should be …'}]"
+        return super().problem(body, num_prompt_tokens)
+
+    def late_problem(self, body: Mapping[str, Any]) -> str | None:
+        if body.get("thinking_token_budget") is None or self.reasons:
+            return None
+        return "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-config."
+
+    def answer(self, body: Mapping[str, Any], **facts: Any) -> Answer:
+        return VllmAnswer.to(body, reasons=self.reasons, **facts)
