@@ -24,6 +24,8 @@ PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "weather", "description": "In a city.", "parameters": PARAMETERS}
 TOOLS: list[Any] = [{"type": "function", "function": FUNCTION}]
 NAMED: Any = {"type": "function", "function": {"name": "weather"}}
+OTHER: Any = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+ALLOWED: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
 OSLO, TEXT = {"city": "Oslo"}, " 0 1 2"
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 LONG: list[Any] = [{"role": "user", "content": "a" * 5000}]
@@ -162,6 +164,7 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
         pytest.param(_chat, {}, False, id="chat"),
         pytest.param(_chat, {"tools": TOOLS}, True, id="chat-tool"),
         pytest.param(_chat, {"tools": TOOLS, "tool_choice": NAMED}, True, id="chat-named-tool"),
+        pytest.param(_chat, {"tools": [OTHER, *TOOLS], "tool_choice": ALLOWED}, True, id="chat-allowed-tools"),
         pytest.param(_responses, {}, False, id="responses"),
         pytest.param(_responses, {"reasoning": {"effort": "xhigh"}}, False, id="responses-effort"),
         pytest.param(_responses, {"tools": RESPONSES_TOOLS}, True, id="responses-tool"),
@@ -184,6 +187,7 @@ def test_a_feature_of_each_client(
 ) -> None:
     reasoning = "Hm." if fleet.vllm.reasons else ""
     assert ask(fleet, streamed, **fields) == (reasoning, *(("", OSLO) if calls else (TEXT, None)))
+    assert len(fleet.sent.get("tools", [])) == calls
     assert "best_effort" not in fleet.sent and ("thinking_token_budget" in fleet.sent) <= fleet.vllm.reasons
 
 

@@ -21,6 +21,7 @@ from fairlead_common.wire import messages
 from fairlead_common.wire.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_common.wire.own_paths import FORM_PATHS
 from fairlead_engine.errors import EngineDead, EngineError, RequestError
+from fairlead_engine.external.allowed_tools import only_allowed
 from fairlead_engine.external.front_service import FrontService
 from fairlead_engine.external.passing_requests import PassingRequest
 from fairlead_engine.external.server_refusals import (
@@ -100,7 +101,7 @@ class _Passing:
         tokens = fields.get(messages.FIELD_TOKENS)
         for name in [name for name in fields if name.startswith(messages.PRIVATE_FIELD_PREFIX)]:
             del fields[name]
-        self._fields = fields
+        self._fields = fields | only_allowed(fields)
         self.body = self._encoded()
         self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"
         prompts = _prompts(tokens, service)

@@ -45,6 +45,9 @@ class FakeVllm(PagedServer):
             return f"'max_tokens' or 'max_completion_tokens' is too large: {most}. The request has room for {room}."
         if body.get("tools") == []:
             return "`tools` must not be an empty array."
+        choice = body.get("tool_choice")
+        if isinstance(choice, dict) and "function" not in choice:
+            return "Invalid value for `function`: `None` in `tool_choice`!"
         if body.get("stream_options") and not body.get("stream"):
             return "Stream options can only be defined when `stream=True`."
         if body.get("reasoning_effort") not in (None, "none", "low", "medium", "high"):
