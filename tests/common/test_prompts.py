@@ -101,7 +101,17 @@ def test_who_is_to_blame_for_a_template_that_fails_is_named() -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "function", "content": "no place for it in this template"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": ["a", {"type": ["text"]}]}]}, "messages[0].content[1]"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}, {"type": "text"}]},
+                ]
+            },
+            "messages[1].content[1].text",
+        ),
         ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),

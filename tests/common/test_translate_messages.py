@@ -157,6 +157,38 @@ def test_tools_are_functions() -> None:
     assert "tools" not in chat(tools=[])
 
 
+def test_tools_that_are_searched_for_are_shown_at_once() -> None:
+    """Claude Code defers tools, finds them by a tool of its own, and refers to what it found."""
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    found = chat(tools=[search, {**TOOL, "defer_loading": True}], tool_choice={"type": "any"})
+    assert found == chat(tools=[TOOL])
+    assert refused(tools=[search], tool_choice={"type": "any"}).field == "tool_choice"
+    references = [{"type": "tool_reference", "tool_name": each} for each in ("f", "g")]
+    [message] = chat_messages(("user", [{"type": "tool_result", "tool_use_id": "t", "content": references}]))
+    assert message["content"] == [text("f\n"), text("g\n")]
+
+
+def test_a_history_of_a_server_with_tools_is_read_without_them() -> None:
+    asked = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+    results = [{"type": "web_search_result", "url": "u", "title": "t", "encrypted_content": "x", "page_age": None}]
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": results}
+    cited = {**text("It rains."), "citations": [{"type": "web_search_result_location", "url": "u", "cited_text": "t"}]}
+    assert chat_messages(("user", "a"), ("assistant", [asked, found, cited]), ("user", "b"))[1] == {
+        "role": "assistant",
+        "content": "It rains.",
+    }
+
+
+def test_a_summary_stands_for_what_was_before() -> None:
+    """As a message of the user, since many templates begin with one."""
+    summary = {"type": "compaction", "content": "They spoke of rain."}
+    turns = chat_messages(("user", "a"), ("assistant", [text("b"), summary, text("c")]), ("user", "d"), system="s")
+    assert [(each["role"], each["content"]) for each in turns] == [
+        ("system", "s"), ("user", "They spoke of rain."), ("assistant", "c"), ("user", "d"),
+    ]  # fmt: skip
+    assert len(chat_messages(("user", "a"), ("assistant", [{**summary, "content": None}]), ("user", "d"))) == 3
+
+
 def test_thinking_is_a_switch_of_the_template() -> None:
     def variables(**thinking: Any) -> Any:
         return chat(thinking=thinking).get("chat_template_kwargs")
@@ -195,6 +227,7 @@ def test_what_changes_no_prompt_is_taken() -> None:
         (ASK, {"system": [PDF]}, "system.0.type", "send another"),
         (ASK, {"tools": [{"name": "bash", "type": "bash_20250124"}]}, "tools.0.type", "type custom"),
         (ASK, {"tools": [{"name": "f"}]}, "tools.0.input_schema", "missing"),
+        (ASK, {"tools": [{"name": "memory", "type": "memory_20250818"}]}, "tools.0.type", "type custom"),
         (ASK, {"tool_choice": {"type": "any"}}, "tool_choice", "send tools"),
         (ASK, {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name", "'f' is none"),
         (ASK, {"thinking": {"type": "always"}}, "thinking.type", "adaptive"),
@@ -231,7 +264,23 @@ JSON = st.recursive(
     max_leaves=12,
 )
 WORDS = st.sampled_from(
-    ["text", "image", "document", "tool_use", "tool_result", "thinking", "url", "base64", "content", "user", "custom"]
+    [
+        "text",
+        "image",
+        "document",
+        "tool_use",
+        "server_tool_use",
+        "compaction",
+        "tool_reference",
+        "tool_name",
+        "tool_result",
+        "thinking",
+        "url",
+        "base64",
+        "content",
+        "user",
+        "custom",
+    ]
     + ["assistant", "system", "source", "data", "input", "name", "id", "role", "type", "input_schema", "is_error"]
 )
 LIKELY = st.recursive(
@@ -308,6 +357,25 @@ def test_refusals_name_the_places_of_the_request_that_was_sent() -> None:
     assert shown("look at messages[1].") == "look at messages.0."
     assert shown("messages[99] is wrong") == "messages[99] is wrong"
     assert shown("cannot be rendered", "messages") == "messages: cannot be rendered"
+
+
+def test_refusals_name_fields_as_anthropic_does() -> None:
+    translation = new()
+    search = {"type": "tool_search_tool_bm25", "name": "tool_search_tool_bm25"}
+    body = {"messages": ASK, "tools": [search, TOOL]}
+    translation.request(json.dumps(body).encode(), UnknownFields("refuse"))
+
+    def shown(message: str) -> str:
+        answer = translation.answer(400, json.dumps({"error": {"message": message, "param": None}}).encode(), "r")
+        return str(json.loads(answer[1])["error"]["message"])
+
+    assert shown("tools[0].function.name is bad") == "tools.1.name is bad"
+    assert shown("tools[0].function.parameters.properties.a is bad") == "tools.1.input_schema.properties.a is bad"
+    advice = "leave it out, or send strict = false, with which it is relaxed"
+    assert shown(f"response_format.json_schema.schema.a is bad; {advice}") == (
+        "output_config.format.schema.a is bad; leave it out"
+    )
+    assert shown("stop must not be so") == "stop_sequences must not be so"
 
 
 @given(st.integers(200, 599), st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))

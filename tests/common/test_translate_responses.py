@@ -184,9 +184,72 @@ def test_tools_and_choices_in_the_form_of_a_chat_are_taken() -> None:
     assert (found["tools"], found["tool_choice"]) == ([tool], choice)
 
 
-def test_a_search_in_the_history_is_passed_over() -> None:
-    search = {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}}
-    assert messages(search, {"role": "user", "content": "a"}) == [{"role": "user", "content": "a"}]
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "image_generation_call", "id": "i", "status": "completed", "result": "AA=="},
+        {"type": "mcp_call", "id": "m", "server_label": "s", "name": "f", "arguments": "{}", "output": "o"},
+        {"type": "tool_search_call", "call_id": "t", "execution": "client", "arguments": {"query": "q"}},
+        {"type": "compaction", "id": "c", "encrypted_content": "gAAA"},
+        {"type": "context_compaction", "encrypted_content": "gAAA"},
+    ],
+    ids=lambda item: item["type"],
+)
+def test_what_only_another_server_ran_or_reads_is_passed_over(item: dict[str, Any]) -> None:
+    assert messages(item, {"role": "user", "content": "a"}) == [{"role": "user", "content": "a"}]
+
+
+def test_items_bring_tools() -> None:
+    """Codex sends its own tools so, and what a search has found."""
+    own = {"type": "custom", "name": "exec", "description": "Runs."}
+    spaced = {"type": "namespace", "name": "functions", "tools": [own]}
+    brought = {"type": "additional_tools", "role": "developer", "tools": [spaced]}
+    plain = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    found = {"type": "tool_search_output", "call_id": "t", "status": "completed", "tools": [plain]}
+    user = {"role": "user", "content": "a"}
+    fields = {"tools": [plain], "tool_choice": "required"}
+    sent = chat([brought, found, found, user], **fields)
+    assert sent["messages"] == [user] and sent["tool_choice"] == "required"
+    assert [each["function"]["name"] for each in sent["tools"]] == ["f", "functions__exec"]
+    translation = new()
+    chat([brought, user], translation)
+    call = {"id": "c", "function": {"name": "functions__exec", "arguments": '{"input": "1"}'}}
+    body = {"id": "chatcmpl-1", "model": "m", "choices": [{"message": {"tool_calls": [call]}}], "usage": USAGE}
+    [item] = json.loads(translation.answer(200, json.dumps(body).encode(), "r")[1])["output"]
+    assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "functions", "exec")
+    assert refused([{**found, "tools": {}}]).field == "input[0].tools"
+    assert refused([user, {**found, "tools": [{"type": "mcp"}]}]).field == "input[1].tools[0].type"
+
+
+def test_what_a_client_ran_for_another_server_is_a_call() -> None:
+    shell = {"type": "local_shell_call", "id": "l", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}}
+    patch = {"type": "apply_patch_call", "call_id": "d", "operation": {"type": "delete_file", "path": "a"}}
+    asked, first, second = messages(
+        shell,
+        patch,
+        {"type": "local_shell_call_output", "id": "c", "output": "a b"},
+        {"type": "apply_patch_call_output", "call_id": "d", "status": "completed"},
+    )
+    calls = [(each["id"], each["function"]["name"], each["function"]["arguments"]) for each in asked["tool_calls"]]
+    assert calls == [
+        ("c", "local_shell", '{"type":"exec","command":["ls"]}'),
+        ("d", "apply_patch", '{"type":"delete_file","path":"a"}'),
+    ]
+    assert (first["tool_call_id"], first["content"]) == ("c", "a b")
+    assert (second["tool_call_id"], second["content"]) == ("d", "")
+    [told] = messages({"type": "shell_call_output", "call_id": "e", "output": [{"stdout": "a"}]})
+    assert told["content"] == '[{"stdout":"a"}]'
+
+
+def test_what_is_said_behind_calls_stands_in_their_message() -> None:
+    """Templates refuse a result that does not follow its call."""
+    asked, result = messages(
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"role": "assistant", "content": "I look."},
+        {"type": "function_call_output", "call_id": "c", "output": "rain"},
+    )
+    assert (asked["content"], len(asked["tool_calls"]), result["role"]) == ("I look.", 1, "tool")
 
 
 def test_formats_effort_and_log_probabilities() -> None:
@@ -256,6 +319,8 @@ def test_what_names_a_session_is_kept_where_a_chat_takes_it() -> None:
         ([{"type": "function_call", "name": "f", "arguments": "{}"}], {}, "input[0].call_id", "must be a text"),
         ("a", {"tools": [{"type": "code_interpreter"}]}, "tools[0].type", "nothing runs tools here"),
         ("a", {"tools": [PATCH], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "is not supported"),
+        ("a", {"tool_choice": "required"}, "tool_choice", "no tools to choose from"),
+        ("a", {"tools": [], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "no tools"),
         ("a", {"text": {"format": 5}}, "text.format", "an object"),
     ],
 )  # fmt: skip
@@ -265,6 +330,7 @@ def test_what_no_chat_can_say_is_refused_by_its_name(input: Any, fields: Any, fi
 
 
 KINDS = ["message", "reasoning", "function_call", "custom_tool_call", "function_call_output"]
+KINDS += ["additional_tools", "tool_search_output", "shell_call", "shell_call_output"]
 PARTS = st.fixed_dictionaries({"type": st.just("input_text")}, optional={"text": JSON})
 ITEMS = st.lists(
     st.fixed_dictionaries(
@@ -274,6 +340,8 @@ ITEMS = st.lists(
             "role": st.sampled_from(["user", "assistant", "system", "developer"]),
             "content": st.text(max_size=3) | JSON | st.lists(PARTS, max_size=2),
             "summary": JSON, "output": JSON, "call_id": JSON, "name": JSON, "arguments": JSON, "input": JSON,
+            "tools": JSON | st.lists(st.fixed_dictionaries({"type": st.just("function")}, optional={"name": JSON})),
+            "action": JSON,
         },
     ),
     min_size=1,
@@ -322,6 +390,16 @@ def test_refusals_name_the_places_of_the_request_that_was_sent() -> None:
     status, told = translation.answer(400, json.dumps(error).encode(), "r")
     found = json.loads(told)["error"]
     assert (status, found["message"], found["param"]) == (400, "input[0] is wrong", "input[0]")
+    chat("a", translation, tools=[{"type": "web_search"}, {"type": "function", "name": "f"}])
+    for told_of_a_chat, field in (
+        ("messages", "input"),
+        ("tools[0].function.parameters.a", "tools[1].parameters.a"),
+        ("response_format.json_schema.schema", "text.format.schema"),
+        ("reasoning_effort", "reasoning.effort"),
+    ):
+        error = {"error": {"message": "It is wrong.", "type": "x", "param": told_of_a_chat, "code": None}}
+        _, told = translation.answer(400, json.dumps(error, separators=(",", ":")).encode(), "r")
+        assert json.loads(told)["error"]["param"] == field
     assert translation.answer(502, b"\xffoh", "r") == (502, b"\xffoh")
 
 

@@ -129,7 +129,9 @@ def test_a_drawn_token_is_never_one_that_was_dropped(logits, share, temperature,
     assert logits[token_id] == best or min_p <= 1.01 * torch.tensor((logits[token_id] - best) / temperature).exp()
 
 
-@pytest.mark.parametrize("smallest", [{"top_p": 1e-46}, {"top_p": 5e-324}, {"min_p": 1.0}, {"temperature": 5e-324}])
+@pytest.mark.parametrize(
+    "smallest", [{"top_p": 0}, {"top_p": 1e-46}, {"top_p": 5e-324}, {"min_p": 1.0}, {"temperature": 5e-324}]
+)
 def test_the_smallest_values_pick_the_likeliest_token(smallest):
     logits = make_logits(1)
     for seed in range(3):

@@ -21,7 +21,7 @@ def error_of(response: Any) -> dict[str, Any]:
     ("field", "value"),
     [
         ("temperature", "hot"), ("temperature", True), ("temperature", -0.1), ("temperature", 101), ("top_p", [1]),
-        ("top_p", 0), ("top_p", 1.5), ("top_k", -2), ("top_k", 1.5), ("min_p", 2), ("presence_penalty", 3),
+        ("top_p", -0.1), ("top_p", 1.5), ("top_k", -2), ("top_k", 1.5), ("min_p", 2), ("presence_penalty", 3),
         ("frequency_penalty", -3), ("repetition_penalty", 0), ("seed", 2**63), ("seed", "x"),
         ("max_tokens", -1), ("max_tokens", 10**400), ("max_completion_tokens", -1), ("min_tokens", -1), ("n", 0),
         ("n", 129), ("n", "2"), ("stop", [""]), ("stop", 5), ("stop", ["x"] * 17), ("stop", "x" * 2000),
@@ -89,7 +89,7 @@ async def test_what_would_change_the_result_and_is_not_supported_is_refused_with
         ([{"role": ["user"], "content": "x"}], "messages[0].role"),
         ([CHAT["messages"][0], {"role": "user"}], "messages[1].content"),  # type: ignore[index]
         ([{"role": "user", "content": 5}], "messages[0].content"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages[0].content[0]"),
         (["ahoy"], "messages[0]"),
     ],
 )

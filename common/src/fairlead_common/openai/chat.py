@@ -52,6 +52,11 @@ _TEMPLATE_FAULTS = (
 class ChatTemplateError(ValueError):
     """The template could not render these messages; the text is fit to show the person who sent them."""
 
+    def __init__(self, problem: str, place: str | None = None) -> None:
+        """`place`: None = nowhere in particular."""
+        super().__init__(problem)
+        self.place = place
+
 
 class _GenerationTag(Extension):
     """`{% generation %}…{% endgeneration %}` marks assistant text for training; when serving it is transparent."""
@@ -179,6 +184,8 @@ class ChatTemplate:
         With `continue_final_message` the text ends with the last message, without the end mark of a message.
         Raises `ChatTemplateError`, also for a text above the size limit.
         """
+        for index, message in enumerate(messages):
+            _check_parts(message, f"messages[{index}].content", self.sees_images)
         shown = [_as_templates_expect(message, self.sees_images) for message in messages]
         shown = self._with_instructions(shown)
         tools = [_without_nulls(tool) for tool in tools or ()]
@@ -288,6 +295,24 @@ def _until_mark(text: str, final: str) -> str:
     return before if text.startswith(_CUT_MARK, place) else before.rstrip()
 
 
+def _check_parts(message: Message, place: str, sees_images: bool) -> None:
+    """Raises `ChatTemplateError` for a part that this model cannot read."""
+    content = message.get("content")
+    for index, part in enumerate(content if isinstance(content, list) else ()):
+        is_thought = message.get("role") == "assistant" and _is_thought(part)
+        if isinstance(part, str) or is_thought or (sees_images and _is_image(part)):
+            continue
+        where = f"{place}[{index}]"
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        name = _TEXT_PARTS.get(kind) if isinstance(part, Mapping) and isinstance(kind, str | None) else None
+        if name is None:
+            wanted = "parts of type text and image_url" if sees_images else "text parts"
+            problem = f"{where}: content of type {kind!r} is not supported by this model; send {wanted}"
+            raise ChatTemplateError(problem, where)
+        if not isinstance(part.get(name), str):
+            raise ChatTemplateError(f"{where}.{name} must be a text", f"{where}.{name}")
+
+
 def _as_templates_expect(message: Message, sees_images: bool) -> Message:
     """A message as `apply_chat_template` of transformers passes it to a template.
 
@@ -386,7 +411,7 @@ def _with_plain_content(message: Message, sees_images: bool) -> Message:
         return message
     if sees_images and any(_is_image(part) for part in content):
         return {**message, "content": [_shown_part(part) for part in content]}
-    return {**message, "content": "".join(_part_text(part, sees_images) for part in content)}
+    return {**message, "content": "".join(map(_part_text, content))}
 
 
 def _is_image(part: Any) -> bool:
@@ -394,7 +419,7 @@ def _is_image(part: Any) -> bool:
 
 
 def _shown_part(part: Any) -> dict[str, str]:
-    return {"type": "image"} if _is_image(part) else {"type": "text", "text": _part_text(part, True)}
+    return {"type": "image"} if _is_image(part) else {"type": "text", "text": _part_text(part)}
 
 
 def _with_parsed_arguments(message: Message) -> Message:
@@ -427,11 +452,5 @@ def _arguments(written: Any) -> dict[str, Any]:
     return written if isinstance(written, dict) else {}
 
 
-def _part_text(part: Any, sees_images: bool) -> str:
-    if isinstance(part, str):
-        return part
-    if isinstance(part, Mapping) and (name := _TEXT_PARTS.get(part.get("type"))) and isinstance(part.get(name), str):
-        return str(part[name])
-    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    wanted = "parts of type text and image_url" if sees_images else "text parts"
-    raise ChatTemplateError(f"message content of type {kind!r} is not supported by this model; send {wanted}")
+def _part_text(part: Any) -> str:
+    return part if isinstance(part, str) else str(part[_TEXT_PARTS[part.get("type")]])

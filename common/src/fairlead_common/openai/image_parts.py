@@ -18,12 +18,20 @@ class ImagePart(NamedTuple):
 
     place: str
     """Such as `messages[0].content[1].image_url`."""
-    image: Any
-    """What stands there, as the client sent it."""
+    part: Mapping[str, Any]
+    """As the client sent it."""
+
+    @property
+    def image(self) -> Any:
+        """What stands at the place."""
+        return self.part.get(IMAGE_URL)
 
     @property
     def url(self) -> str:
-        """A `data:` URL, or the URL of the image. Raises ValueError with the problem."""
+        """A `data:` URL, or the URL of the image, which may stand without an object around it, as Mistral's clients and
+        vLLM's send it. Raises ValueError with the problem."""
+        if isinstance(self.image, str):
+            return self.image
         if not isinstance(self.image, Mapping) or not isinstance(self.image.get("url"), str):
             raise ValueError('must be an object with a text as its url, such as "data:image/png;base64,…"')
         if unknown := self.image.keys() - {"url", "detail"}:
@@ -31,6 +39,11 @@ class ImagePart(NamedTuple):
         if self.image.get("detail") not in _DETAILS:
             raise ValueError("has a detail that is none of auto, low and high")
         return str(self.image["url"])
+
+    def forget(self) -> None:
+        """Leaves no image there, as messages live as long as their answer."""
+        assert isinstance(self.part, dict)
+        self.part[IMAGE_URL] = {"url": ""}
 
 
 def image_parts(messages: Sequence[Message]) -> list[ImagePart]:
@@ -43,10 +56,10 @@ def _image_parts(messages: Sequence[Message]) -> Iterator[ImagePart]:
         content = message.get("content")
         for position, part in enumerate(content if isinstance(content, list) else ()):
             if isinstance(part, Mapping) and part.get("type") == IMAGE_URL:
-                yield ImagePart(f"messages[{index}].content[{position}].{IMAGE_URL}", part.get(IMAGE_URL))
+                yield ImagePart(f"messages[{index}].content[{position}].{IMAGE_URL}", part)
 
 
 def url_bytes(messages: Sequence[Message]) -> int:
     """Characters of a chat that are images, and no text."""
-    found = [part.image.get("url") for part in image_parts(messages) if isinstance(part.image, Mapping)]
+    found = [part.image.get("url") if isinstance(part.image, Mapping) else part.image for part in image_parts(messages)]
     return sum(len(url) for url in found if isinstance(url, str))

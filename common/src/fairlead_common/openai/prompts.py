@@ -168,10 +168,10 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
         try:
             return [Part(place, self._rendered(tokenizer, self.shown_tools))]
         except ChatTemplateError as error:
-            if self.shown_tools and self._is_rendered_without_tools(tokenizer):
+            if error.place is None and self.shown_tools and self._is_rendered_without_tools(tokenizer):
                 problem = f"{error}; without tools it does, so look at their parameters"
                 raise PromptError("tools", problem) from error
-            raise PromptError(place, str(error)) from error
+            raise PromptError(error.place or place, str(error)) from error
 
     @property
     def shown_messages(self) -> list[Message]:

@@ -173,7 +173,7 @@ class ImageLoader:
         run = asyncio.get_running_loop().run_in_executor
         try:
             url = part.url
-            part.image["url"] = ""
+            part.forget()
             if _is_data(url):
                 return await run(self._threads, _sent, part.place, url, settings)
             content = await self._fetcher.fetch(url, min(MAX_BYTES, most_fetched))
@@ -259,7 +259,7 @@ def _sent(place: str, url: str, settings: ImageSettings) -> _Sent:
     if len(content) > MAX_BYTES * 4 // 3 + 4:
         raise ImageError(f"has more than the {MAX_BYTES:,} bytes that an image may have; send a smaller one")
     try:
-        raw = binascii.a2b_base64(content, strict_mode=True)
+        raw = binascii.a2b_base64("".join(content.split()), strict_mode=True)  # encoders break long lines
     except ValueError as error:
         raise ImageError(f"is not written in base64: {error}") from error
     return _measured(place, raw, mime_type, settings)

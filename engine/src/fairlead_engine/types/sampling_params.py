@@ -94,7 +94,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     top_p: Annotated[
         float,
         Parameter(
-            "Only the likeliest tokens whose shares come to this.", low=0.0, high=1.0, above=True, from_model=True
+            "Only the likeliest tokens whose shares come to this; 0 = the likeliest.",
+            low=0.0,
+            high=1.0,
+            from_model=True,
         ),
     ] = 1.0
     top_k: Annotated[

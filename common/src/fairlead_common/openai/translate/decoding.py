@@ -12,7 +12,7 @@ from fairlead_common.openai.unknown_fields import UnknownFields
 Asked = TypeVar("Asked", bound=msgspec.Struct)
 _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 
 def tag_of(value: Any) -> str | None:
@@ -28,8 +28,9 @@ def decoded(body: bytes, schema: type[Asked], unknown: UnknownFields) -> Asked:
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
         place = path.rstrip("`").lstrip(".")
-        if named := _UNKNOWN.fullmatch(problem):
-            place, problem = f"{place}.{named[1]}".lstrip("."), "is not supported; leave it out"
+        if named := _NAMED.fullmatch(problem):
+            place = f"{place}.{named['name']}".lstrip(".")
+            problem = "is missing" if named["what"].startswith("missing") else "is not supported; leave it out"
         place, problem = place[:_LONGEST_PLACE], problem[:1].lower() + problem[1:]
         raise PromptError(place, f"{place or 'the request body'}: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -13,6 +13,21 @@ import msgspec
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, ModelName, check_json
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate.chat_answers import EVENT_STREAM
+from fairlead_common.openai.translate.message_blocks import (
+    SERVERS_BLOCKS,
+    CompactionBlock,
+    DocumentBlock,
+    ImageBlock,
+    RedactedThinkingBlock,
+    SearchResultBlock,
+    TextBlock,
+    TextSource,
+    ThinkingBlock,
+    ToolReferenceBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from fairlead_common.openai.translate.places import Places
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
@@ -25,110 +40,6 @@ _TOOL_ERROR = "Error: "
 """Before the content of a `tool_result` with `is_error`: a chat has no field for it."""
 
 
-class _Cacheable(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    cache_control: Any = None
-    """No effect: cached prefixes are found without it."""
-
-
-class TextBlock(_Cacheable, tag="text", frozen=True, kw_only=True):
-    """A text."""
-
-    text: str
-    citations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
-
-
-class Base64Source(msgspec.Struct, tag_field="type", tag="base64", forbid_unknown_fields=True, frozen=True):
-    """An image's bytes."""
-
-    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
-    data: str
-
-    @property
-    def image_url(self) -> str:
-        return f"data:{self.media_type};base64,{self.data}"
-
-
-class URLSource(msgspec.Struct, tag_field="type", tag="url", forbid_unknown_fields=True, frozen=True):
-    """Where an image is."""
-
-    url: str
-
-    @property
-    def image_url(self) -> str:
-        return self.url
-
-
-class ImageBlock(_Cacheable, tag="image", frozen=True, kw_only=True):
-    """An image."""
-
-    source: Base64Source | URLSource
-
-
-class TextSource(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, frozen=True):
-    """A document's text."""
-
-    data: str
-    media_type: Literal["text/plain"] = "text/plain"
-
-
-class ContentSource(msgspec.Struct, tag_field="type", tag="content", forbid_unknown_fields=True, frozen=True):
-    """A document in blocks."""
-
-    content: str | list[TextBlock | ImageBlock]
-
-
-class DocumentBlock(_Cacheable, tag="document", frozen=True, kw_only=True):
-    """A document that can be read as text. PDFs and files cannot."""
-
-    source: TextSource | ContentSource
-    title: str | None = None
-    context: str | None = None
-    citations: dict[str, Any] | None = None
-
-
-class SearchResultBlock(_Cacheable, tag="search_result", frozen=True, kw_only=True):
-    """A passage that was found, with its place."""
-
-    source: str
-    title: str
-    content: list[TextBlock]
-    citations: dict[str, Any] | None = None
-
-
-class DirectCaller(msgspec.Struct, tag_field="type", tag="direct", forbid_unknown_fields=True, frozen=True):
-    """The model itself, which is the only one that calls here."""
-
-
-class ToolUseBlock(_Cacheable, tag="tool_use", frozen=True, kw_only=True):
-    """A call that the model made."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: DirectCaller | None = None
-
-
-class ToolResultBlock(_Cacheable, tag="tool_result", frozen=True, kw_only=True):
-    """What a call gave."""
-
-    tool_use_id: str
-    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock] | None = None
-    is_error: bool | None = None
-
-
-class ThinkingBlock(_Cacheable, tag="thinking", frozen=True, kw_only=True):
-    """The reasoning of an earlier answer; the model's chat template decides whether it is read again."""
-
-    thinking: str
-    signature: str | None = None
-
-
-class RedactedThinkingBlock(_Cacheable, tag="redacted_thinking", frozen=True, kw_only=True):
-    """Reasoning that only Anthropic can read. No effect."""
-
-    data: str
-
-
 class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True, frozen=True):
     """What a user says, and what tools gave."""
 
@@ -138,7 +49,9 @@ class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_f
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True, frozen=True):
     """What the model said; as the last message, the beginning of its answer."""
 
-    content: str | list[TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock]
+    content: (
+        str | list[TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | CompactionBlock | SERVERS_BLOCKS]
+    )
 
 
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system", forbid_unknown_fields=True, frozen=True):
@@ -148,19 +61,34 @@ class SystemMessage(msgspec.Struct, tag_field="role", tag="system", forbid_unkno
 
 
 class CustomTool(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A function that the client runs."""
+    """A function that the client runs; or a search for such functions, without effect, as models see all of them."""
 
     name: str
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] | None = None
+    """None = of a search."""
     description: str | None = None
-    type: Literal["custom"] | None = None
+    type: (
+        Literal[
+            "custom",
+            "tool_search_tool_regex",
+            "tool_search_tool_regex_20251119",
+            "tool_search_tool_bm25",
+            "tool_search_tool_bm25_20251119",
+        ]
+        | None
+    ) = None
     strict: bool | None = None
     cache_control: Any = None
     eager_input_streaming: bool | None = None
     input_examples: Any = None
     """No effect."""
-    defer_loading: Literal[False] | None = None
+    defer_loading: bool | None = None
+    """No effect."""
     allowed_callers: list[Literal["direct"]] | None = None
+
+    @property
+    def is_search(self) -> bool:
+        return self.type not in (None, "custom")
 
 
 class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -242,8 +170,8 @@ class Chat(NamedTuple):
 
     fields: dict[str, Any]
     """`messages`, and optionally `tools`, `chat_template_kwargs` and the fields for the end of the prompt."""
-    places: list[str]
-    """Place of each message in the request of Anthropic."""
+    places: Places
+    """Those in the request of Anthropic."""
 
 
 class MessagesDialect:
@@ -252,8 +180,8 @@ class MessagesDialect:
     stream_type = EVENT_STREAM
 
     def __init__(self) -> None:
-        self._places: Sequence[str] = ()
-        """Place in Anthropic's request of each message of the chat."""
+        self._places = Places()
+        """Those in Anthropic's request."""
 
     def refusal(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
         """Status and body of a refusal. `body`: in OpenAI's shape, or any other."""
@@ -273,15 +201,11 @@ class MessagesDialect:
             return DialectError(kind, f"What serves this model answered with HTTP {status}.")
         if isinstance(field, str) and field not in message:
             message = f"{field}: {message}"
-        return DialectError(kind, _CHAT_PLACE.sub(self._place, message).replace("image_url", "image"))
+        return DialectError(kind, self._places.told(message).replace("image_url", "image"))
 
     def events(self, data: bytes) -> bytes:
         """Events of a stream, as they are."""
         return data
-
-    def _place(self, found: re.Match[str]) -> str:
-        index = int(found[1])
-        return self._places[index] if index < len(self._places) else found[0]
 
 
 class CountTokens(MessagesDialect):
@@ -327,20 +251,21 @@ def chat_of(request: CountTokensRequest) -> Chat:
     last = fields["messages"][-1]
     if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
         fields |= {"add_generation_prompt": False, "continue_final_message": True}
-    if request.tools:
-        fields["tools"] = [{"type": "function", "function": _function(tool)} for tool in request.tools]
-    _check_choice(request)
+    tools = {f"tools.{index}": tool for index, tool in enumerate(request.tools or ()) if not tool.is_search}
+    if tools:
+        fields["tools"] = [{"type": "function", "function": _function(*each)} for each in tools.items()]
+    _check_choice(request, [tool.name for tool in tools.values()])
     if request.thinking is not None and request.thinking.type in ("enabled", "disabled"):
         is_on = request.thinking.type == "enabled"
         fields["chat_template_kwargs"] = {"enable_thinking": is_on, "thinking": is_on}  # Qwen's name, DeepSeek's
-    return Chat(fields, places)
+    return Chat(fields, Places(places, tuple(tools), _NAMES))
 
 
 def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each message and its place in Anthropic's request."""
     if request.system:
         yield "system", {"role": "system", "content": _content(request.system, "system")}
-    for index, message in enumerate(request.messages):
+    for index, message in _since_summary(request.messages):
         place = f"messages.{index}"
         match message:
             case AssistantMessage(content):
@@ -349,6 +274,30 @@ def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str,
                 yield place, {"role": "system", "content": _content(content, f"{place}.content")}
             case UserMessage(content):
                 yield from ((place, each) for each in _user(content, f"{place}.content"))
+
+
+def _since_summary(messages: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Each message and its index; a summary as a message of the user, without what it stands for."""
+    found = _last_summary(messages)
+    if found is None:
+        yield from enumerate(messages)
+        return
+    first, place = found
+    blocks = messages[first].content
+    yield first, UserMessage(blocks[place].content)
+    if rest := blocks[place + 1 :]:
+        yield first, AssistantMessage(rest)
+    yield from enumerate(messages[first + 1 :], first + 1)
+
+
+def _last_summary(messages: Sequence[Any]) -> tuple[int, int] | None:
+    """Index of the message and of the block."""
+    for index in reversed(range(len(messages))):
+        content = messages[index].content
+        for place in reversed(range(0 if isinstance(content, str) else len(content))):
+            if isinstance(content[place], CompactionBlock) and content[place].content:
+                return index, place
+    return None
 
 
 def _user(content: str | Sequence[Any], place: str) -> Iterator[dict[str, Any]]:
@@ -391,10 +340,14 @@ def _content(content: str | Sequence[Any], place: str) -> str | list[dict[str, A
     return [part for index, block in enumerate(content) for part in _parts(block, f"{place}.{index}")]
 
 
-def _parts(block: TextBlock | ImageBlock | DocumentBlock | SearchResultBlock, place: str) -> list[dict[str, Any]]:
+def _parts(
+    block: TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock, place: str
+) -> list[dict[str, Any]]:
     """The parts of a chat's message for a block."""
     if isinstance(block, TextBlock):
         return [_text(block.text)]
+    if isinstance(block, ToolReferenceBlock):
+        return [_text(f"{block.tool_name}\n")]
     if isinstance(block, ImageBlock):
         return [{"type": "image_url", "image_url": {"url": block.source.image_url}}]
     if block.citations and block.citations.get("enabled") is not False:
@@ -412,14 +365,16 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _function(tool: CustomTool) -> dict[str, Any]:
+def _function(place: str, tool: CustomTool) -> dict[str, Any]:
+    if tool.input_schema is None:
+        raise PromptError(f"{place}.input_schema", f"{place}.input_schema: is missing")
     described = {} if tool.description is None else {"description": tool.description}
     strict = {} if tool.strict is None else {"strict": tool.strict}
     return {"name": tool.name, **described, "parameters": tool.input_schema, **strict}
 
 
-def _check_choice(request: CountTokensRequest) -> None:
-    choice, names = request.tool_choice, [tool.name for tool in request.tools or ()]
+def _check_choice(request: CountTokensRequest, names: Sequence[str]) -> None:
+    choice = request.tool_choice
     if choice is None or choice.type in ("auto", "none"):
         return
     if not names:
@@ -439,23 +394,33 @@ class _TokensReply(msgspec.Struct, frozen=True):
 
 tokens_reply: msgspec.json.Decoder[_TokensReply] = msgspec.json.Decoder(_TokensReply)
 """Of `/tokenize`."""
-_CHAT_PLACE = re.compile(r"messages\[(\d+)\](?:\.\w+|\[\d+\])*")
+_NAMES = (
+    (r"(tools\.\d+)\.parameters\b", r"\1.input_schema"),
+    (r"\bresponse_format\.json_schema\.", "output_config.format."),
+    (r"^(output_config\.format.*), or send strict = false.*", r"\1"),
+    (r"^stop\b", "stop_sequences"),
+)
+"""Places in a chat, as patterns → those in a request. A schema of the answer is always strict."""
 _PLACED = re.compile(r"(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_NOTHING_ELSE = ("Expected `null`,", "Expected `array` of length <= 0")
+"""Beginnings of what is told of fields that nothing can be done with."""
 _ADVICE = (
     (r"messages\.\d+\.role", "send user, assistant or system"),
     (
         r".*\bsource\.type",
         "images have sources of type base64 and url, documents, which must be text, of type text and content",
     ),
+    (r".*\bmedia_type", "send image/jpeg, image/png, image/gif or image/webp, and text/plain for a document"),
+    (r"context_management\.edits\.\d+\.type", "send clear_thinking_20251015 or clear_tool_uses_20250919"),
     (r"tools\.\d+\.type", "send tools of type custom, with name, description and input_schema"),
     (r"tool_choice\.type", "send auto, any, tool or none"),
     (r"thinking\.type", "send enabled, disabled, adaptive or between_tools"),
     (
         r".*\bcontent\.\d+\.type",
         "a user's message has blocks of type text, image, document, search_result and tool_result, an assistant's of "
-        "type text, thinking, redacted_thinking and tool_use, a tool_result of type text, image, document and "
-        "search_result; system has texts",
+        "type text, thinking, redacted_thinking and tool_use, a tool_result of type text, image, document, "
+        "search_result and tool_reference; system has texts",
     ),
     (r".*", "send another"),
 )
@@ -483,6 +448,8 @@ def _refusal(error: str) -> PromptError:
     if named := _NAMED.fullmatch(problem):
         path = f"{path}.{named['name']}".lstrip(".")
         problem = "is missing" if named["what"].startswith("missing") else "is not supported; leave it out"
+    elif problem.startswith(_NOTHING_ELSE):
+        problem = "is not supported; leave it out"
     elif problem.startswith("Invalid"):
         advice = next(advice for pattern, advice in _ADVICE if re.fullmatch(pattern, path))
         problem = f"{problem.removeprefix('Invalid enum value ').removeprefix('Invalid value ')} is not supported; "

@@ -34,9 +34,9 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class ContextEdit(msgspec.Struct, frozen=True):
-    """A rule for leaving parts of a history out; the only one without effect here is about earlier reasoning."""
+    """A rule for leaving parts of a long history out. No effect: what does not fit is refused."""
 
-    type: Literal["clear_thinking_20251015"]
+    type: Literal["clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112"]
 
 
 class ContextManagement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -113,7 +113,7 @@ class Messages(MessagesDialect):
 
 def _choice(request: MessagesRequest) -> dict[str, Any]:
     choice = request.tool_choice
-    if choice is None or not request.tools:
+    if choice is None or all(tool.is_search for tool in request.tools or ()):
         return {}
     if choice.type == "tool":
         chosen: Any = {"type": "function", "function": {"name": choice.name}}

@@ -15,7 +15,7 @@ from fairlead_common.openai.prompts import PromptError
 
 _OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}
 """Options of sampling that are not here → the value without effect."""
-_ROLES = ("system", "user", "assistant", "tool")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 _BASE64_BEGINNINGS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
 """How images begin, in base64 → their type."""
 _NO_TEMPLATES = "prompts are made by the model's own chat template; leave it out, or send the whole prompt with raw"
@@ -81,7 +81,7 @@ class OllamaMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     """A message of a chat; as the last one of the assistant, the beginning of its answer."""
 
     role: str
-    """system, user, assistant or tool."""
+    """system, developer, user, assistant or tool, in any case."""
     content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
@@ -231,17 +231,18 @@ def _messages(messages: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
         content = _content(message.content, message.images, f"{place}.images")
-        if message.role not in _ROLES:
+        role = message.role.lower()
+        if role not in _ROLES:
             problem = f"must be {', '.join(_ROLES[:-1])} or {_ROLES[-1]}, not {message.role!r}"
             raise PromptError(f"{place}.role", f"{place}.role: {problem}")
-        chat: dict[str, Any] = {"role": message.role, "content": content}
-        if message.role == "assistant" and message.thinking:
+        chat: dict[str, Any] = {"role": role, "content": content}
+        if role == "assistant" and message.thinking:
             chat["reasoning_content"] = message.thinking
         if message.tool_calls:
             calls = [_call(call, f"call_{index}_{at}") for at, call in enumerate(message.tool_calls)]
             chat |= {"content": content or None, "tool_calls": calls}
             open_calls = [(call["function"]["name"], call["id"]) for call in calls]
-        if message.role == "tool":
+        if role == "tool":
             name = message.tool_name or message.name
             chat["tool_call_id"] = message.tool_call_id or _answered(open_calls, name)
             if name:
@@ -306,7 +307,7 @@ def _common(request: _GenerationRequest) -> dict[str, Any]:
         case str():
             raise PromptError("format", f'format: {request.format!r} is not supported; send "json" or a schema')
         case schema:
-            kept_to = {"name": "answer", "schema": schema, "strict": True}
+            kept_to = {"name": "answer", "schema": schema}  # as Ollama keeps to it: as far as it can
             return fields | {"response_format": {"type": "json_schema", "json_schema": kept_to}}
 
 

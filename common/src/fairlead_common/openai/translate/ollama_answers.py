@@ -49,13 +49,14 @@ _LOADING_PATH = "/tokenize"
 _NONE = msgspec.Raw(b"null")
 _IMAGE_PLACE = re.compile(r"(messages\[\d+\])\.content\[(\d+)\](?:\.image_url)?")
 _NAMES = {
+    "response_format.json_schema.schema": "format",
     "max_tokens": "num_predict",
     "repetition_penalty": "repeat_penalty",
     "response_format": "format",
     "reasoning_effort": "think",
 }
 """Fields of a chat → their names at Ollama."""
-_FIELD = re.compile("|".join(rf"\b{name}\b" for name in _NAMES))
+_FIELD = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in _NAMES))
 
 
 class OllamaError(msgspec.Struct, frozen=True):

@@ -3,9 +3,10 @@
 Where nothing is stored, each request brings its whole history (`input`), and what refers to an earlier response is
 refused by name. A custom tool becomes a function with one text, `input`; a tool of a namespace a function with the
 names of both, joined by `__`. Tools and choices in the form of a chat, which some clients send, are taken as well.
+Histories of other servers are read: what a client ran there was a call of a function, what only their server can read
+or ran by itself is passed over, and tools that items bring are the request's.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, Mod
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.tool_forms import INPUT_OF_CUSTOM, function_of
 from fairlead_common.openai.translate.decoding import decoded, tag_of
+from fairlead_common.openai.translate.places import Places
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
@@ -22,6 +24,16 @@ INPUT_TOKENS_PATH = "/v1/responses/input_tokens"
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
 _PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26", "image_generation", "tool_search")
 """Types of tools without effect: nobody searches or draws here, and models see all tools at once."""
+_BRINGS_TOOLS = ("additional_tools", "tool_search_output")
+"""Types of items whose `tools` the model has, too."""
+_UNREAD = (
+    *_BRINGS_TOOLS, "tool_search_call", "web_search_call", "file_search_call", "code_interpreter_call",
+    "image_generation_call", "mcp_list_tools", "mcp_call", "compaction", "compaction_summary", "context_compaction",
+)  # fmt: skip
+"""Types of items without a message: run by another server, of which the answer that follows says what was found, or
+readable for that server alone."""
+_CLIENTS_CALLS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
+"""Types of calls of tools that clients run → the field with the arguments."""
 _OF_A_CHAT = (
     "frequency_penalty", "presence_penalty", "repetition_penalty", "top_k", "min_p", "seed", "stop", "logit_bias",
     "ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs", "chat_template_kwargs",
@@ -31,7 +43,14 @@ _OF_A_CHAT = (
 _JOIN = "__"
 """Between the names of a namespace and of its tool."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_CHAT_PLACE = re.compile(r"messages\[(\d+)\](?:\.\w+|\[\d+\])*")
+_NAMES = (
+    (r"\bresponse_format\.json_schema\b", "text.format"),
+    (r"\bresponse_format\b", "text.format"),
+    (r"\breasoning_effort\b", "reasoning.effort"),
+    (r"\bmax_tokens\b", "max_output_tokens"),
+    (r'"param":"messages"', '"param":"input"'),
+)
+"""Places in a chat, as patterns → those in a request."""
 
 
 class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -116,11 +135,33 @@ def decoded_response(body: bytes, unknown: UnknownFields, kept: Kept | None = No
     for field in ("conversation", "prompt", *(() if kept else ("background", "previous_response_id"))):
         if getattr(request, field):
             raise PromptError(field, f"{field}: {_NOT_KEPT}")
+    if brought := list(_brought(request, kept.before if kept else ())):
+        return msgspec.structs.replace(request, tools=[*(request.tools or ()), *brought])
     return request
 
 
-def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Fields of the chat, and the place in the request of each of its messages. Raises PromptError."""
+def _brought(request: ResponsesRequest, before: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Tools that items bring and the request does not have. Raises PromptError."""
+    items = [("previous_response_id", item) for item in before]
+    if not isinstance(request.input, str):
+        items += [(f"input[{index}]", item) for index, item in enumerate(request.input)]
+    bringing = [(f"{place}.tools", item.get("tools")) for place, item in items if item.get("type") in _BRINGS_TOOLS]
+    if not bringing:
+        return
+    known = {str(_chat_name(tool.get("name"), namespace)) for _, namespace, tool in _tools(request.tools or ())}
+    for place, tools in bringing:
+        if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+            raise PromptError(place, f"{place} must be a list of tools")
+        for where, namespace, tool in _tools(tools, place):
+            _check_type(where, tool)
+            name = _chat_name(_text_of(tool, "name", where), namespace)
+            if name not in known:
+                known.add(name)
+                yield dict(tool) if namespace is None else {"type": "namespace", "name": namespace, "tools": [tool]}
+
+
+def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple[dict[str, Any], Places]:
+    """Fields of the chat, and where they stand in the request. Raises PromptError."""
     history = _History()
     if request.instructions:
         history.add("instructions", {"role": "system", "content": request.instructions})
@@ -131,6 +172,7 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
     else:
         for index, item in enumerate(request.input):
             history.read(f"input[{index}]", item)
+    tools = list(_functions(request.tools or ()))
     given = {
         "model": request.model,
         "max_tokens": request.max_output_tokens,
@@ -138,8 +180,8 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
         "top_p": request.top_p,
         "parallel_tool_calls": request.parallel_tool_calls if request.tools else None,
         "response_format": _format(request.text or {}),
-        "tools": list(_functions(request.tools or ())) or None,
-        "tool_choice": _choice(request) if request.tools else None,
+        "tools": [tool for _, tool in tools] or None,
+        "tool_choice": _choice(request),
         "prompt_cache_key": tag_of(request.prompt_cache_key),
         "user": tag_of(request.user),
         **{name: getattr(request, name) for name in _OF_A_CHAT},
@@ -148,22 +190,12 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
     }
     fields = {name: value for name, value in given.items() if value is not None}
     if "tools" not in fields:
-        if fields.get("tool_choice") == "required":
-            problem = "nothing runs the tools that were sent; send functions or custom tools, or auto"
-            raise PromptError("tool_choice", f"tool_choice: {problem}")
-        fields.pop("tool_choice", None)
+        if fields.pop("tool_choice", "auto") not in ("auto", "none"):
+            problem = "nothing runs the tools that were sent" if request.tools else "there are no tools to choose from"
+            raise PromptError("tool_choice", f"tool_choice: {problem}; send functions or custom tools, or auto")
         fields.pop("parallel_tool_calls", None)
-    return fields | {"messages": history.messages, "best_effort": True}, history.places
-
-
-def place_in_request(text: str, places: Sequence[str]) -> str:
-    """An error's text with places of the chat replaced by those in the request."""
-
-    def replaced(found: re.Match[str]) -> str:
-        index = int(found[1])
-        return places[index] if index < len(places) else found[0]
-
-    return _CHAT_PLACE.sub(replaced, text)
+    places = Places(history.places, [place for place, _ in tools], _NAMES)
+    return fields | {"messages": history.messages, "best_effort": True}, places
 
 
 class _History:
@@ -189,8 +221,14 @@ class _History:
             case "function_call_output" | "custom_tool_call_output":
                 output = _content(item.get("output"), f"{place}.output")
                 self.add(place, {"role": "tool", "tool_call_id": _text_of(item, "call_id", place), "content": output})
-            case "web_search_call":
-                pass  # found by another server; the answer that follows says what
+            case "local_shell_call" | "shell_call" | "apply_patch_call":
+                self._clients_call(place, item, kind)
+            case "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output":
+                told = item.get("output") or ""
+                text = told if isinstance(told, str) else msgspec.json.encode(told).decode()
+                self.add(place, {"role": "tool", "tool_call_id": _id_of(item, place), "content": text})
+            case _ if kind in _UNREAD:
+                pass
             case "item_reference":
                 raise PromptError(f"{place}.type", f"{place}.type: {_NOT_KEPT}")
             case _:
@@ -208,7 +246,7 @@ class _History:
             raise PromptError(f"{place}.role", f"{place}.role {problem}")
         content = _content(item.get("content"), f"{place}.content")
         if role == "assistant":
-            self.add(place, {"role": role, "content": content} | self._reasoning())
+            self._answer(place, content)
         elif role == "user":
             self.add(place, {"role": role, "content": content})
         elif self.messages and all(each["role"] == "system" for each in self.messages):
@@ -217,13 +255,27 @@ class _History:
         else:
             self.add(place, {"role": "system", "content": content})
 
+    def _answer(self, place: str, content: str | list[dict[str, Any]]) -> None:
+        """Behind calls it belongs to their message: templates want results right behind that."""
+        last = self.messages[-1] if self.messages else {}
+        if "tool_calls" in last and last["content"] is None and not self._thought:
+            last["content"] = content
+        else:
+            self.add(place, {"role": "assistant", "content": content} | self._reasoning())
+
     def _call(self, place: str, item: Mapping[str, Any], *, is_custom: bool) -> None:
         arguments = _text_of(item, "input" if is_custom else "arguments", place)
         if is_custom:
             arguments = msgspec.json.encode({INPUT_OF_CUSTOM: arguments}).decode()
         name = _chat_name(_text_of(item, "name", place), item.get("namespace"))
-        function = {"name": name, "arguments": arguments}
-        call = {"id": _text_of(item, "call_id", place), "type": "function", "function": function}
+        self._called(place, _text_of(item, "call_id", place), {"name": name, "arguments": arguments})
+
+    def _clients_call(self, place: str, item: Mapping[str, Any], kind: str) -> None:
+        arguments = msgspec.json.encode(item.get(_CLIENTS_CALLS[kind]) or {}).decode()
+        self._called(place, _id_of(item, place), {"name": kind.removesuffix("_call"), "arguments": arguments})
+
+    def _called(self, place: str, call_id: str, function: Mapping[str, Any]) -> None:
+        call = {"id": call_id, "type": "function", "function": function}
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or self._thought:
             self.add(place, {"role": "assistant", "content": None} | self._reasoning())
@@ -239,6 +291,11 @@ def _text_of(item: Mapping[str, Any], name: str, place: str) -> str:
     if not isinstance(value, str):
         raise PromptError(f"{place}.{name}", f"{place}.{name} must be a text")
     return value
+
+
+def _id_of(item: Mapping[str, Any], place: str) -> str:
+    """The id of a call, which outputs of local shells have as theirs."""
+    return _text_of(item, "id" if item.get("call_id") is None and "id" in item else "call_id", place)
 
 
 def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
@@ -277,10 +334,12 @@ def _as_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _tools(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+def _tools(
+    tools: Sequence[Mapping[str, Any]], where: str = "tools"
+) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
     """Place, namespace and tool, without tools of `_PASSED_OVER`. Unwraps functions in the form of a chat."""
     for index, tool in enumerate(tools):
-        place = f"tools[{index}]"
+        place = f"{where}[{index}]"
         if tool.get("type") in _PASSED_OVER:
             continue
         if tool.get("type") != "namespace":
@@ -299,19 +358,24 @@ def _chat_name(name: Any, namespace: Any) -> Any:
     return f"{namespace.removesuffix(_JOIN)}{_JOIN}{name}" if isinstance(namespace, str) and namespace else name
 
 
-def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and function."""
     for place, namespace, tool in _tools(tools):
-        kind = tool.get("type")
-        if kind not in ("function", "custom"):
-            problem = "is not supported: nothing runs tools here; send functions or custom tools, which you run"
-            raise PromptError(f"{place}.type", f"{place}.type: {kind!r} {problem}")
+        _check_type(place, tool)
         function: dict[str, Any] = {"name": _chat_name(_text_of(tool, "name", place), namespace)}
-        if kind == "custom":
+        if tool["type"] == "custom":
             function |= function_of(tool)
         else:
             function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
             function |= {name: tool[name] for name in ("strict", "description") if tool.get(name) is not None}
-        yield {"type": "function", "function": function}
+        yield place, {"type": "function", "function": function}
+
+
+def _check_type(place: str, tool: Mapping[str, Any]) -> None:
+    kind = tool.get("type")
+    if kind not in ("function", "custom"):
+        problem = "is not supported: nothing runs tools here; send functions or custom tools, which you run"
+        raise PromptError(f"{place}.type", f"{place}.type: {kind!r} {problem}")
 
 
 def _choice(request: ResponsesRequest) -> Any:

@@ -20,12 +20,12 @@ from fairlead_common.openai.translate.chat_answers import (
     payloads,
 )
 from fairlead_common.openai.translate.messages import tokens_reply
+from fairlead_common.openai.translate.places import Places
 from fairlead_common.openai.translate.responses import (
     Kept,
     ResponsesRequest,
     chat_fields_of,
     decoded_response,
-    place_in_request,
 )
 from fairlead_common.openai.unknown_fields import UnknownFields
 
@@ -49,7 +49,7 @@ class Responses:
     def __init__(self, kept: Kept | None = None) -> None:
         """`kept`: None = the response is not stored."""
         self._kept = kept
-        self._places: list[str] = []
+        self._places = Places()
         self._stream: _ResponseStream | None = None
         self._request = ResponsesRequest(input="")
         self._whole: dict[str, Any] | None = None
@@ -90,7 +90,7 @@ class Responses:
 
     def _refusal(self, body: bytes) -> bytes:
         """The same, with places in the request; what is no JSON stays as it is."""
-        return place_in_request(body.decode(errors="surrogateescape"), self._places).encode(errors="surrogateescape")
+        return self._places.told(body.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 class ResponseInputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):

@@ -1,0 +1,178 @@
+"""Blocks of a message's content in Anthropic's Messages API."""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class _Cacheable(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    cache_control: Any = None
+    """No effect: cached prefixes are found without it."""
+
+
+class TextBlock(_Cacheable, tag="text", frozen=True, kw_only=True):
+    """A text."""
+
+    text: str
+    citations: list[Any] | None = None
+    """Where an earlier answer found it. No effect."""
+
+
+class Base64Source(msgspec.Struct, tag_field="type", tag="base64", forbid_unknown_fields=True, frozen=True):
+    """An image's bytes."""
+
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+    @property
+    def image_url(self) -> str:
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+class URLSource(msgspec.Struct, tag_field="type", tag="url", forbid_unknown_fields=True, frozen=True):
+    """Where an image is."""
+
+    url: str
+
+    @property
+    def image_url(self) -> str:
+        return self.url
+
+
+class ImageBlock(_Cacheable, tag="image", frozen=True, kw_only=True):
+    """An image."""
+
+    source: Base64Source | URLSource
+
+
+class TextSource(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, frozen=True):
+    """A document's text."""
+
+    data: str
+    media_type: Literal["text/plain"] = "text/plain"
+
+
+class ContentSource(msgspec.Struct, tag_field="type", tag="content", forbid_unknown_fields=True, frozen=True):
+    """A document in blocks."""
+
+    content: str | list[TextBlock | ImageBlock]
+
+
+class DocumentBlock(_Cacheable, tag="document", frozen=True, kw_only=True):
+    """A document that can be read as text. PDFs and files cannot."""
+
+    source: TextSource | ContentSource
+    title: str | None = None
+    context: str | None = None
+    citations: dict[str, Any] | None = None
+
+
+class SearchResultBlock(_Cacheable, tag="search_result", frozen=True, kw_only=True):
+    """A passage that was found, with its place."""
+
+    source: str
+    title: str
+    content: list[TextBlock]
+    citations: dict[str, Any] | None = None
+
+
+class DirectCaller(msgspec.Struct, tag_field="type", tag="direct", forbid_unknown_fields=True, frozen=True):
+    """The model itself, which is the only one that calls here."""
+
+
+class ToolUseBlock(_Cacheable, tag="tool_use", frozen=True, kw_only=True):
+    """A call that the model made."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: DirectCaller | None = None
+
+
+class ToolReferenceBlock(_Cacheable, tag="tool_reference", frozen=True, kw_only=True):
+    """A tool that a search found. The model sees all tools, and is told the name."""
+
+    tool_name: str
+
+
+class ToolResultBlock(_Cacheable, tag="tool_result", frozen=True, kw_only=True):
+    """What a call gave."""
+
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock] | None = None
+    is_error: bool | None = None
+
+
+class ThinkingBlock(_Cacheable, tag="thinking", frozen=True, kw_only=True):
+    """The reasoning of an earlier answer; the model's chat template decides whether it is read again."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(_Cacheable, tag="redacted_thinking", frozen=True, kw_only=True):
+    """Reasoning that only Anthropic can read. No effect."""
+
+    data: str
+
+
+class CompactionBlock(_Cacheable, tag="compaction", frozen=True, kw_only=True):
+    """A summary that stands for all that came before."""
+
+    content: str | None = None
+    """None = there is no summary."""
+    encrypted_content: Any = None
+
+
+class _ServersBlock(msgspec.Struct, tag_field="type", frozen=True):
+    """What a server's own tool was asked, or found. No effect: the answer that follows says what."""
+
+
+class ServerToolUseBlock(_ServersBlock, tag="server_tool_use", frozen=True):
+    """A call of such a tool."""
+
+
+class WebSearchResultBlock(_ServersBlock, tag="web_search_tool_result", frozen=True):
+    """Found by a search."""
+
+
+class WebFetchResultBlock(_ServersBlock, tag="web_fetch_tool_result", frozen=True):
+    """A page."""
+
+
+class CodeResultBlock(_ServersBlock, tag="code_execution_tool_result", frozen=True):
+    """What a program wrote."""
+
+
+class BashResultBlock(_ServersBlock, tag="bash_code_execution_tool_result", frozen=True):
+    """What a command wrote."""
+
+
+class EditorResultBlock(_ServersBlock, tag="text_editor_code_execution_tool_result", frozen=True):
+    """What an editor told."""
+
+
+class ToolSearchResultBlock(_ServersBlock, tag="tool_search_tool_result", frozen=True):
+    """Names of tools."""
+
+
+class MCPToolUseBlock(_ServersBlock, tag="mcp_tool_use", frozen=True):
+    """A call of a tool of an MCP server."""
+
+
+class MCPToolResultBlock(_ServersBlock, tag="mcp_tool_result", frozen=True):
+    """What it gave."""
+
+
+SERVERS_BLOCKS = (
+    ServerToolUseBlock
+    | WebSearchResultBlock
+    | WebFetchResultBlock
+    | CodeResultBlock
+    | BashResultBlock
+    | EditorResultBlock
+    | ToolSearchResultBlock
+    | MCPToolUseBlock
+    | MCPToolResultBlock
+)
+"""Of earlier answers of a server that runs tools by itself."""
