@@ -95,6 +95,7 @@ def test_instructions_at_the_beginning_are_one_message_of_the_system() -> None:
     texts = [{"type": "text", "text": each} for each in ("Be brief.", "\n\n", "Use tools.")]
     assert found == [{"role": "system", "content": texts}, {"role": "user", "content": "a"}]
     assert messages({"role": "system", "content": "a"}, {"role": "user", "content": "b"})[0]["content"] == "a"
+    assert messages({"type": None, "role": "user", "content": "b"}) == [{"role": "user", "content": "b"}]
 
 
 def test_a_history_becomes_turns() -> None:
@@ -312,6 +313,7 @@ def test_what_names_a_session_is_kept_where_a_chat_takes_it() -> None:
         ([], {}, "input", "length"),
         ([{"type": "item_reference", "id": "x"}], {}, "input[0].type", "not kept here"),
         ([{"type": "computer_call"}], {}, "input[0].type", "is not supported"),
+        ([{"content": "a"}], {}, "input[0].type", "is missing"),
         ([{"role": "tool", "content": "a"}], {}, "input[0].role", "must be user"),
         ([{"role": "user", "content": 5}], {}, "input[0].content", "a text or a list"),
         ([{"role": "user", "content": [{"type": "input_file"}]}], {}, "input[0].content[0].type", "is not supported"),

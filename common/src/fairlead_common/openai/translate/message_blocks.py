@@ -156,6 +156,10 @@ class ToolSearchResultBlock(_ServersBlock, tag="tool_search_tool_result", frozen
     """Names of tools."""
 
 
+class AdvisorResultBlock(_ServersBlock, tag="advisor_tool_result", frozen=True):
+    """What another model advised."""
+
+
 class MCPToolUseBlock(_ServersBlock, tag="mcp_tool_use", frozen=True):
     """A call of a tool of an MCP server."""
 
@@ -172,6 +176,7 @@ SERVERS_BLOCKS = (
     | BashResultBlock
     | EditorResultBlock
     | ToolSearchResultBlock
+    | AdvisorResultBlock
     | MCPToolUseBlock
     | MCPToolResultBlock
 )

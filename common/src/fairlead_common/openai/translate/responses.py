@@ -209,7 +209,11 @@ class _History:
         """Reasoning before the next message or call of the assistant."""
 
     def read(self, place: str, item: Mapping[str, Any]) -> None:
-        kind = item.get("type", "message" if "role" in item else None)
+        kind = item.get("type")
+        if kind is None:
+            if "role" not in item:
+                raise PromptError(f"{place}.type", f"{place}.type: is missing; send the type of the item")
+            kind = "message"
         match kind:
             case "message":
                 self._message(place, item)
