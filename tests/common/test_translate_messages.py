@@ -231,6 +231,7 @@ def test_what_changes_no_prompt_is_taken() -> None:
         (ASK, {"tool_choice": {"type": "any"}}, "tool_choice", "send tools"),
         (ASK, {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name", "'f' is none"),
         (ASK, {"thinking": {"type": "always"}}, "thinking.type", "adaptive"),
+        (ASK, {"output_config": {"effort": "ultra"}}, "output_config.effort", "send low, medium"),
         (ASK, {"model": 5}, "model", "str"),
     ],
 )

@@ -416,6 +416,12 @@ _ADVICE = (
     (r"tools\.\d+\.type", "send tools of type custom, with name, description and input_schema"),
     (r"tool_choice\.type", "send auto, any, tool or none"),
     (r"thinking\.type", "send enabled, disabled, adaptive or between_tools"),
+    (r"thinking\.display", "send summarized or omitted"),
+    (r"output_config\.effort", "send low, medium, high, xhigh or max"),
+    (r"output_(config\.)?format\.type", "send json_schema"),
+    (r"service_tier", "send auto or standard_only"),
+    (r"speed", "send standard or fast"),
+    (r"tools\.\d+\.allowed_callers\.\d+", "send direct: only the model calls here"),
     (
         r".*\bcontent\.\d+\.type",
         "a user's message has blocks of type text, image, document, search_result and tool_result, an assistant's of "
