@@ -61,7 +61,8 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
             [meant] if meant in known else difflib.get_close_matches(name, known, n=1, cutoff=_LIKE) if is_typo else []
         )
         name = _shown(name)
-        return RequestError(name, f"unknown field {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        advice = f"did you mean {close[0]!r}?" if close else "leave it out"
+        return RequestError(name, f"unknown field {name!r}; {advice}")
     if found := _MISSING.match(text):
         name = f"{path}.{found['name']}" if path else found["name"]
         return RequestError(name, f"the field {name!r} is missing")
