@@ -11,16 +11,16 @@ class _Function(msgspec.Struct, frozen=True):
     name: str
 
 
-class _Tool(msgspec.Struct, frozen=True):
+class _NamedTool(msgspec.Struct, frozen=True):
     function: _Function
 
 
 class _Allowed(msgspec.Struct, frozen=True):
     mode: str
-    tools: list[_Tool]
+    tools: list[_NamedTool]
 
 
-class _Choice(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
+class _SomeAllowed(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
     allowed_tools: _Allowed
 
 
@@ -28,10 +28,10 @@ def only_allowed(fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """The fields to replace: the allowed tools alone, and the mode of their choice. None where nothing of the kind is
     chosen, or not well: the server refuses it."""
     try:
-        allowed = msgspec.json.decode(fields["tool_choice"], type=_Choice).allowed_tools
+        allowed = msgspec.json.decode(fields["tool_choice"], type=_SomeAllowed).allowed_tools
         tools = msgspec.json.decode(fields["tools"], type=list[msgspec.Raw])
         names = {tool.function.name for tool in allowed.tools}
-        kept = [tool for tool in tools if msgspec.json.decode(tool, type=_Tool).function.name in names]
+        kept = [tool for tool in tools if msgspec.json.decode(tool, type=_NamedTool).function.name in names]
     except (KeyError, *_UNREADABLE):
         return {}
     replaced = {"tools": kept, "tool_choice": allowed.mode} if kept else {}

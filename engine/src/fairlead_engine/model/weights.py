@@ -289,7 +289,7 @@ class Weights:
         asked = (1 + config.gates_attention) * query_size
         projections = {f"{prefix}.q_proj": asked, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         if is_fused:
-            self._divide(f"{prefix}.qkv_proj", projections)
+            self.divide(f"{prefix}.qkv_proj", projections)
         if config.are_pairs_adjacent:
             order = halves_of_pairs(config.head_dim, config.rope.num_turned(config.head_dim))
             for turned in (f"{prefix}.q_proj", f"{prefix}.k_proj"):
@@ -347,7 +347,7 @@ class Weights:
         part = self.shard.part(inner)
         gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
         if fused is not None:
-            self._divide(f"{prefix}.{fused}", gate_up)
+            self.divide(f"{prefix}.{fused}", gate_up)
         return GatedFeedForward(
             gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
             down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part),
@@ -505,17 +505,11 @@ class Weights:
         stored = dict.fromkeys(self._checkpoint.place(name, 0)[0] for name in names)
         return self._watch(list(stored), made, is_sensitive)
 
-    def _divide(self, name: str, parts: Mapping[str, int]) -> None:
-        """Several projections are stored as one."""
+    def divide(self, name: str, parts: Mapping[str, int], *, are_adapted: bool = False) -> None:
+        """Several projections are stored as one; `are_adapted`: adapters have them apart."""
         self._checkpoint.divide(name, parts)
-        if self.slots is not None:
+        if self.slots is not None and not are_adapted:
             self.slots.fuse(name, parts)
-
-    def rename(self, stored: str, name: str, num_rows: int) -> None:
-        """Makes the projection that some checkpoints store as `stored` available as `name`, which is what transformers'
-        module is called, and adapters for it."""
-        if self.has(stored):
-            self._checkpoint.divide(stored, {name: num_rows})
 
     def pieces(self, name: str, parts: Sequence[tuple[int, slice]]) -> tuple[dict[str, int], list[slice]]:
         """Arguments of `linear`, `out_features` and `row_parts`, for a projection that holds several things below one
@@ -523,7 +517,7 @@ class Weights:
         if self.shard.size == 1:
             return {name: sum(size for size, _ in parts)}, [WHOLE]
         sizes = {f"{name}.{index}": size for index, (size, _) in enumerate(parts)}
-        self._divide(name, sizes)
+        self.divide(name, sizes)
         return sizes, [part for _, part in parts]
 
     def _groups(
@@ -599,7 +593,7 @@ class Weights:
         for stored, name in ((gate_up, "gate_up_proj"), (down, "down_proj")):
             self.unstack(f"{layer}.{stored}", [f"{one}.{name}" for one in each], is_transposed=is_transposed)
         for one in each:
-            self._divide(f"{one}.gate_up_proj", {f"{one}.gate_proj": inner, f"{one}.up_proj": inner})
+            self.divide(f"{one}.gate_up_proj", {f"{one}.gate_proj": inner, f"{one}.up_proj": inner})
 
     def dequantized(self, name: str, out_features: int, in_features: int, rows: slice) -> Tensor:
         """A layer's weight as floats [rows, in_features], for other products; neither rounded nor adapted."""

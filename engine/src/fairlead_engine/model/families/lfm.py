@@ -35,7 +35,8 @@ def build_lfm3(weights: Weights, config: ModelConfig) -> Decoder:
             return plain
         heads = weights.shard.part(config.num_heads)
         name = f"{prefix}.self_attn.g_proj"
-        weights.rename(f"{prefix}.self_attn.gate_proj", name, config.num_heads)  # published files have it by this name
+        if weights.has(published := f"{prefix}.self_attn.gate_proj"):
+            weights.divide(published, {name: config.num_heads}, are_adapted=True)
         gate = weights.linear(
             {name: config.num_heads}, config.hidden_size, is_sensitive=True, adapts=True, row_parts=[heads]
         )
