@@ -108,7 +108,8 @@ class UsageFilter:
     @property
     def error_status(self) -> int | None:
         """The HTTP status in that error, as vLLM tells it; None = it tells none."""
-        return int(self.error_code) if _REFUSAL_STATUS.fullmatch(self.error_code or "") else None
+        code = self.error_code or ""
+        return int(code) if _REFUSAL_STATUS.fullmatch(code) else None
 
     def feed(self, data: bytes) -> bytes:
         """Whole events for the client, perhaps none."""
