@@ -1,7 +1,7 @@
 """The shell blocks of the documentation run as they stand, against a fleet of this machine; others are marked.
 
-A mark is a comment right before the block, `<!-- not run: why -->`. What a page shows right beneath a block begins as
-what the block prints, unless `<!-- not compared: why -->` stands between them.
+A mark is a comment right before the block, `<!-- not run: why -->`: a registry, a cluster, a GPU, minutes. What a page
+shows right beneath a block begins as what the block prints, unless `<!-- not compared: why -->` stands between them.
 """
 
 import os
@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from cluster import kubectl
-from homes.local import free_port
 
 from fairlead_engine.demo import resolve_model
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
@@ -74,9 +73,9 @@ READERS = {
     "docs/guides/model-sources.md": Reader(
         means={"SOURCE": "hf://models/barge", "barge --watch": "barge; kubectl delete llm barge"}
     ),
-    "README.md": Reader(means={"kubectl apply": "kubectl apply --dry-run=server", "--duration 30s": "--duration 1s"}),
+    "README.md": Reader(means={"kubectl apply": "kubectl apply --dry-run=server", "--replicas 2": "--replicas 1"}),
 }
-"""Of each page with blocks that run."""
+"""Of each page with blocks that run. An engine costs seconds of a core: the dinghy serves where any model does."""
 ELSEWHERE = ("docs/guides/adapters.md",)
 """Pages whose blocks tests/engine/server/test_documented_programs.py runs."""
 MEANT = {
@@ -93,21 +92,14 @@ MEANT = {
     "--num-requests 200": "--num-requests 16",
     "2@10s,8@40s,1@10s": "2@1s,8@1s,1@1s",
 }
-"""What every reader types for what stands in the pages, and for what would take long."""
+"""What every reader types for what stands in the pages, and for what would take long. All share one fleet;
+tests/local/test_fleet_command.py takes fleets down as readers do."""
 PRELUDE = """
 set -euo pipefail
 curl() { command curl --fail-with-body "$@"; }
 helm() { python -m fairlead_testing.helm_program "$@"; }
-stop() { kill $(jobs -p) 2>/dev/null && wait || true; }
-fairlead-engine() {
-  if [ "$1" != serve ]; then command fairlead-engine "$@"; return; fi
-  stop
-  python -m fairlead_engine_testing.fake_serve "$@" --host 127.0.0.1 --port "${ENGINE##*:}" &
-  until command curl -sf "$ENGINE/ready" >/dev/null; do kill -0 $!; sleep 0.1; done
-}
-trap stop EXIT
 """
-"""An error is a failure of curl, too; engines, without a model, serve in the background."""
+"""An error is a failure of curl, too; charts are rendered by Helm's SDK, and go to no cluster."""
 CLEAN = """
 kubectl get llm -o name | { grep -v /dinghy$ || true; } | xargs -r kubectl delete --wait=false
 kubectl delete secret --all
@@ -133,13 +125,13 @@ def test_each_block_is_run_or_marked_with_a_reason() -> None:
 
 def begins(text: str) -> list[str]:
     """What lines begin with, tables without their frames."""
-    lines = (line.strip(" │┌└├") for line in text.splitlines())
+    lines = filter(None, (line.strip(" │┌└├─┬┴┼┐┘┤") for line in text.splitlines()))
     return [" ".join(re.match(r"((Normal|Warning) +\w+|.*?(?=: | {2,}| │|:?$))", line)[0].split()) for line in lines]
 
 
 def test_begins() -> None:
     event = "  Normal   Scaled   3s  fairlead  Scaled Deployment\n"
-    assert begins(f"{event}│ memory   │ 2 GiB │\nx-request-id: 5\nwhat would fit:\n") == [
+    assert begins(f"{event}┌────┬──┐\n│ memory   │ 2 GiB │\nx-request-id: 5\nwhat would fit:\n") == [
         "Normal Scaled", "memory", "x-request-id", "what would fit",
     ]  # fmt: skip
 
@@ -151,7 +143,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "charts").symlink_to(ROOT / "charts")
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copytree(resolve_model("demo://dinghy"), folder / "cutter")
-    (folder / "chats.txt").write_text("<|user|>\nWhat is 7 plus 5?\n<|assistant|>\n12\n" * 40)
     (folder / "monday.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,20,8\n30,40,8\n61,20,8\n")
     for name in ("profile.json", "mine.json"):
         (folder / name).write_bytes(msgspec.json.encode(measured_profile()))
@@ -170,14 +161,14 @@ def shell(folder: Path) -> Iterator[Callable[[str], "subprocess.CompletedProcess
     data = folder / "home/.fairlead/local"
     data.mkdir(parents=True)
     files = {path.name: path.read_bytes() for path in (folder / "cutter").iterdir()}
-    names = ("Qwen/Qwen3-0.6B", "Qwen/Qwen2.5-0.5B-Instruct", "models/barge")
+    names = ("Qwen/Qwen2.5-0.5B-Instruct", "models/barge")
     hub = LoopbackHub({name: HubModel({"main": files}) for name in names}, token="hf_x")
     with owned_fleet(data, write=lambda _: None) as fleet, loopback_hub(hub):
         path = f"{Path(sys.executable).parent}:{Path(program).parent}:{os.environ['PATH']}"
         ours = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
         environment = ours | {
-            "PATH": path, "HOME": str(folder / "home"), "FOLDER": str(folder), "KUBECONFIG": str(fleet.kubeconfig),
-            "GATEWAY": fleet.gateway, "FAIRLEAD_GATEWAY": fleet.gateway, "ENGINE": f"http://127.0.0.1:{free_port()}",
+            "PATH": path, "HOME": str(folder / "home"), "KUBECONFIG": str(fleet.kubeconfig),
+            "GATEWAY": fleet.gateway, "FAIRLEAD_GATEWAY": fleet.gateway,
             "HF_ENDPOINT": hub.endpoint, "OMP_NUM_THREADS": "1",
         }  # fmt: skip
 
