@@ -28,11 +28,11 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 107_250,
-    "lines of tests, e2e and testing": 110_800,
-    "modules of the product": 666,
+    "lines of the product": 107_850,
+    "lines of tests, e2e and testing": 111_850,
+    "modules of the product": 670,
     "% placeholder words in docstrings": 6.5,
-    "short modules with one importer": 7,
+    "short modules with one importer": 8,
     "class names defined twice": 3,
     "loose modules of the engine": 5,
     "classes of more than 30 methods": 0,

@@ -133,7 +133,7 @@ def test_what_changes_nothing_is_taken_and_the_rest_refused_by_name() -> None:
         "max_tokens": 0,
     }.items():
         assert refused(**{field: value}).field == field
-    assert "clear_tool_uses" in refused(context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}).message
+    assert "clear_tool_uses" in refused(context_management={"edits": [{"type": "clear_everything"}]}).message
 
 
 # -- Whole answers ----------------------------------------------------------------------------------------------------

@@ -171,7 +171,8 @@ def test_the_gateways_ids_are_those_the_engine_makes_itself(
 ) -> None:
     path, body = case
     runner, reader = old_reader
-    body = {name: value for name, value in body.items() if name in (NAMES[:-1] if path == CHAT else NAMES[5:])}
+    known = NAMES[:5] + NAMES[6:-1] if path == CHAT else NAMES[5:]  # engines refuse other fields, and gateways read on
+    body = {name: value for name, value in body.items() if name in known}
     prompt = runner.run(reader.read(request(path, **body), [DIGEST]))
     expected = engine_ids(path, body)
     if expected is None:

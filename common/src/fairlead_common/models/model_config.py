@@ -236,7 +236,7 @@ class DecoderShape:
 
     @property
     def attending_layers(self) -> tuple[int, ...]:
-        """The same in order, without those that read what another layer has stored."""
+        """The same in order, without layers that read the keys and values of another layer."""
         if self.cache_layers:
             return tuple(sorted({*self.cache_layers}))
         if self.attending is not None:
@@ -416,7 +416,7 @@ class ModelConfig(DecoderShape):
         return parts if self.state is None else [*parts, *self._recurrent_parts(self.state.of_ranks(ranks), ranks)]
 
     def _recurrent_parts(self, state: StateShape, ranks: int) -> list[WeightPart]:
-        """Of all recurrent layers, what one rank has, with this state."""
+        """A rank's part of all recurrent layers with this state."""
         num, hidden, values = len(self.recurrent), self.hidden_size, state.num_heads * state.value_dim
         if not state.key_dim:
             rows = 3 * values

@@ -19,11 +19,11 @@ class ImagePart(NamedTuple):
     place: str
     """Such as `messages[0].content[1].image_url`."""
     part: Mapping[str, Any]
-    """As the client sent it."""
+    """The client's value."""
 
     @property
     def image(self) -> Any:
-        """What stands at the place."""
+        """The value at the place."""
         return self.part.get(IMAGE_URL)
 
     @property

@@ -1,6 +1,6 @@
 """The prompt of a request → token ids: the only way from the fields of a request to the input of a model.
 
-Gateway and engine decode the same fields into these structs, so they cannot disagree. The module knows the shapes of
+Gateway and engine decode the same fields into the same structs. The module knows the shapes of
 the OpenAI API, not HTTP. Callers pass the longest context; both programs refuse longer prompts in the same words.
 """
 

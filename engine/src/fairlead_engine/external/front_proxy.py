@@ -82,7 +82,7 @@ class _PassingForm:
         self.chains: list[list[BlockHash]] = []
 
     def spare(self, refusal: bytes) -> bool:
-        """False: no field of it can be left out."""
+        """False: a form has no optional fields."""
         return False
 
 
@@ -111,7 +111,7 @@ class _Passing:
         self.chains = _chains(prompts, fields, service)
 
     def spare(self, refusal: bytes) -> bool:
-        """Leaves out what the request can do without and this refusal names; False = nothing."""
+        """Leaves out the optional fields that this refusal names; False = there are none."""
         names = refused_wishes(self._fields, refusal)
         for name in names:
             del self._fields[name]
@@ -165,7 +165,7 @@ class _Passage:
     counted: PassingRequest
     admission: Admission
     stopped: EngineError | None = None
-    """Why it was cut off here."""
+    """The error by which the front ended the request; None = not ended here."""
 
 
 class FrontProxy:
@@ -227,8 +227,8 @@ class FrontProxy:
             raise passage.stopped or EngineDead(f"the server died: {cause_of(error)}") from error
 
     async def _is_spared(self, passage: _Passage) -> bool:
-        """Asks, and passes the answer on; True = there is none yet, and the request now lacks what it was refused for
-        and can do without."""
+        """Asks, and passes the answer on; True = refused, and asked again without the optional fields that the refusal
+        names."""
         exchange, passing = passage.exchange, passage.passing
         async with self._asked(passage) as response:
             if _is_stream(response):

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 BEST_EFFORT = "best_effort"
-"""Field of requests that would rather be answered without their wishes than be refused."""
+"""Field of requests whose optional fields may be left out instead of a refusal."""
 _WISHES: Mapping[str, re.Pattern[bytes]] = {
     "max_tokens": re.compile(rb"max_tokens|output tokens|in the completion"),
     "thinking_token_budget": re.compile(rb"thinking_token_budget"),
     "reasoning_effort": re.compile(rb"reasoning_effort"),
 }
-"""Fields that such requests can do without → how a refusal names them. Servers end an answer without `max_tokens` where
+"""Optional fields of such requests → the words of a refusal. Servers end an answer without `max_tokens` where
 their context ends."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ERROR_LINE = re.compile(rb'^data:\s*(\{\s*"(?:error"|object"\s*:\s*"error").*)$', re.MULTILINE)
@@ -26,14 +26,14 @@ _ERROR_LINE = re.compile(rb'^data:\s*(\{\s*"(?:error"|object"\s*:\s*"error").*)$
 
 
 def refused_wishes(fields: Mapping[str, msgspec.Raw], refusal: bytes) -> list[str]:
-    """Those of the request's fields that it can do without and that a refusal names."""
+    """Optional fields of the request that a refusal names."""
     if bytes(fields.get(BEST_EFFORT, b"")) != b"true":
         return []
     return [name for name, named in _WISHES.items() if name in fields and named.search(refusal)]
 
 
 def in_envelope(body: bytes, status: int, path: str) -> bytes:
-    """The body of a refusal, in OpenAI's shape if it tells anything. `path`: that was asked for."""
+    """The body of a refusal, in OpenAI's shape if it has a message. `path`: of the request."""
     try:
         told = msgspec.json.decode(body, type=dict[str, Any])
     except _UNREADABLE:
@@ -62,7 +62,7 @@ def with_errors_in_envelope(events: bytes, path: str) -> bytes:
 
 
 def _detail(detail: Any, status: int, path: str) -> str:
-    """FastAPI's: a text, or what is wrong at which places."""
+    """The message of FastAPI's `detail`: a text, or a problem for each place."""
     if status == HTTPStatus.NOT_FOUND and detail == "Not Found":
         return f"What serves this model has nothing at {path}."
     if not isinstance(detail, list):

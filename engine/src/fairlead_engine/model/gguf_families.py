@@ -398,7 +398,7 @@ def _glm4_moe(values: GgufMetadata) -> dict[str, Any]:
 
 
 def _llama4(values: GgufMetadata) -> dict[str, Any]:
-    """Beside the values of a file are those that llama.cpp has in its code."""
+    """The values of a file, and the constants of llama.cpp's code."""
     return {
         "use_qk_norm": values.count("expert_count") != 128,
         "attention_chunk_size": values.count("attention.sliding_window", 8192) or None,
@@ -768,7 +768,7 @@ FAMILIES: dict[str, GgufFamily] = {
 
 
 def find_family(file: GgufFile) -> tuple[GgufFamily, GgufMetadata]:
-    """The file's architecture. Raises ModelLoadError, naming it, for one that is not read."""
+    """The file's architecture. Raises ModelLoadError with the name of an architecture without support."""
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
         known = f"supported are {', '.join(FAMILIES)}: use the safetensors checkpoint of the model"

@@ -49,7 +49,7 @@ def parse_granite(fields: JsonFields) -> ModelConfig:
 
 
 def with_factors(fields: JsonFields, config: Config) -> Config:
-    """All that is added to the stream has a factor, so the stream is kept divided by it: normalisations do not see
+    """Every summand of the stream has a factor, by which the stream is kept divided: normalisations do not see
     that, with an epsilon divided by its square."""
     added = fields.positive_number("residual_multiplier", 1.0)
     return replace(

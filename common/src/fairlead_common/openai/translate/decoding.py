@@ -16,7 +16,7 @@ _NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `
 
 
 def tag_of(value: Any) -> str | None:
-    """A name without effect on the answer, as a chat takes it; None = no text, or one that is too long for a chat."""
+    """A name without effect on the answer, as a chat takes it; None = no text, or too long a text for a chat."""
     return value if isinstance(value, str) and len(value) <= MAX_TAG_LENGTH else None
 
 

@@ -15,7 +15,7 @@ class TextBlock(_Cacheable, tag="text", frozen=True, kw_only=True):
 
     text: str
     citations: list[Any] | None = None
-    """Where an earlier answer found it. No effect."""
+    """Sources of an earlier answer. No effect."""
 
 
 class Base64Source(msgspec.Struct, tag_field="type", tag="base64", forbid_unknown_fields=True, frozen=True):
@@ -30,7 +30,7 @@ class Base64Source(msgspec.Struct, tag_field="type", tag="base64", forbid_unknow
 
 
 class URLSource(msgspec.Struct, tag_field="type", tag="url", forbid_unknown_fields=True, frozen=True):
-    """Where an image is."""
+    """The place of an image."""
 
     url: str
 
@@ -68,7 +68,7 @@ class DocumentBlock(_Cacheable, tag="document", frozen=True, kw_only=True):
 
 
 class SearchResultBlock(_Cacheable, tag="search_result", frozen=True, kw_only=True):
-    """A passage that was found, with its place."""
+    """A passage found by a search, with its source."""
 
     source: str
     title: str
@@ -77,11 +77,11 @@ class SearchResultBlock(_Cacheable, tag="search_result", frozen=True, kw_only=Tr
 
 
 class DirectCaller(msgspec.Struct, tag_field="type", tag="direct", forbid_unknown_fields=True, frozen=True):
-    """The model itself, which is the only one that calls here."""
+    """The model itself: no other caller is known here."""
 
 
 class ToolUseBlock(_Cacheable, tag="tool_use", frozen=True, kw_only=True):
-    """A call that the model made."""
+    """A tool call of the model."""
 
     id: str
     name: str
@@ -90,13 +90,13 @@ class ToolUseBlock(_Cacheable, tag="tool_use", frozen=True, kw_only=True):
 
 
 class ToolReferenceBlock(_Cacheable, tag="tool_reference", frozen=True, kw_only=True):
-    """A tool that a search found. The model sees all tools, and is told the name."""
+    """A tool found by a search. The model sees all tools, and is told the name."""
 
     tool_name: str
 
 
 class ToolResultBlock(_Cacheable, tag="tool_result", frozen=True, kw_only=True):
-    """What a call gave."""
+    """The result of a call."""
 
     tool_use_id: str
     content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock] | None = None
@@ -117,7 +117,7 @@ class RedactedThinkingBlock(_Cacheable, tag="redacted_thinking", frozen=True, kw
 
 
 class CompactionBlock(_Cacheable, tag="compaction", frozen=True, kw_only=True):
-    """A summary that stands for all that came before."""
+    """A summary in place of all earlier messages."""
 
     content: str | None = None
     """None = there is no summary."""
@@ -125,11 +125,11 @@ class CompactionBlock(_Cacheable, tag="compaction", frozen=True, kw_only=True):
 
 
 class _ServersBlock(msgspec.Struct, tag_field="type", frozen=True):
-    """What a server's own tool was asked, or found. No effect: the answer that follows says what."""
+    """Input or result of a server's own tool. No effect: the next answer tells the result."""
 
 
 class ServerToolUseBlock(_ServersBlock, tag="server_tool_use", frozen=True):
-    """A call of such a tool."""
+    """A call of a server's own tool."""
 
 
 class WebSearchResultBlock(_ServersBlock, tag="web_search_tool_result", frozen=True):
@@ -141,15 +141,15 @@ class WebFetchResultBlock(_ServersBlock, tag="web_fetch_tool_result", frozen=Tru
 
 
 class CodeResultBlock(_ServersBlock, tag="code_execution_tool_result", frozen=True):
-    """What a program wrote."""
+    """Output of a program."""
 
 
 class BashResultBlock(_ServersBlock, tag="bash_code_execution_tool_result", frozen=True):
-    """What a command wrote."""
+    """Output of a command."""
 
 
 class EditorResultBlock(_ServersBlock, tag="text_editor_code_execution_tool_result", frozen=True):
-    """What an editor told."""
+    """Result of an editor."""
 
 
 class ToolSearchResultBlock(_ServersBlock, tag="tool_search_tool_result", frozen=True):
@@ -157,7 +157,7 @@ class ToolSearchResultBlock(_ServersBlock, tag="tool_search_tool_result", frozen
 
 
 class AdvisorResultBlock(_ServersBlock, tag="advisor_tool_result", frozen=True):
-    """What another model advised."""
+    """Advice of another model."""
 
 
 class MCPToolUseBlock(_ServersBlock, tag="mcp_tool_use", frozen=True):
@@ -165,7 +165,7 @@ class MCPToolUseBlock(_ServersBlock, tag="mcp_tool_use", frozen=True):
 
 
 class MCPToolResultBlock(_ServersBlock, tag="mcp_tool_result", frozen=True):
-    """What it gave."""
+    """The result of an MCP server's tool."""
 
 
 SERVERS_BLOCKS = (

@@ -171,7 +171,7 @@ class Chat(NamedTuple):
     fields: dict[str, Any]
     """`messages`, and optionally `tools`, `chat_template_kwargs` and the fields for the end of the prompt."""
     places: Places
-    """Those in the request of Anthropic."""
+    """The places in Anthropic's request."""
 
 
 class MessagesDialect:
@@ -181,7 +181,7 @@ class MessagesDialect:
 
     def __init__(self) -> None:
         self._places = Places()
-        """Those in Anthropic's request."""
+        """The places in Anthropic's request."""
 
     def refusal(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
         """Status and body of a refusal. `body`: in OpenAI's shape, or any other."""
@@ -404,7 +404,7 @@ _NAMES = (
 _PLACED = re.compile(r"(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 _NOTHING_ELSE = ("Expected `null`,", "Expected `array` of length <= 0")
-"""Beginnings of what is told of fields that nothing can be done with."""
+"""Beginnings of errors about fields without support."""
 _ADVICE = (
     (r"messages\.\d+\.role", "send user, assistant or system"),
     (

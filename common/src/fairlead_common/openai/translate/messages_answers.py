@@ -161,7 +161,7 @@ def _message(answer: ChatCompletion, max_tokens: int) -> dict[str, Any]:
 
 
 def _use(call: ChatCall) -> dict[str, Any] | None:
-    """A call as a block; None = it was cut before its arguments were complete."""
+    """A call as a block; None = cut before the arguments were complete."""
     try:
         given = _arguments.decode(call.function.arguments or "{}")
     except UNREADABLE:

@@ -70,7 +70,7 @@ class OllamaFunction(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw
 
 
 class OllamaCall(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A call that the model made."""
+    """A tool call of the model."""
 
     function: OllamaFunction
     id: str | None = None
@@ -102,7 +102,7 @@ class OllamaRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     keep_alive: float | str | None = None
     """No effect but on what an empty request is answered."""
     truncate: bool | None = None
-    """Of texts for vectors: whether the end of one that is too long is left out, or it is refused; None = true. No
+    """Of texts for vectors: whether the end of too long a text is left out, or the text refused; None = true. No
     effect on others, which are refused."""
 
     @property

@@ -253,7 +253,7 @@ class OllamaGenerate(_Generation):
 
 
 def _call(call: ChatCall) -> dict[str, Any] | None:
-    """None = it was cut before its arguments were complete."""
+    """None = cut before the arguments were complete."""
     try:
         arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
     except UNREADABLE:

@@ -17,8 +17,8 @@ from fairlead_common.openai.unknown_fields import UnknownFields
 
 _MODELS_PATH = "/v1/models"
 API_VERSION = "0.14.0"
-"""Of Ollama, whose API this is; clients ask for a version that has what they need. Ollama has /v1/responses from 0.13.4
-on, for which Codex looks, and /v1/messages from this one on."""
+"""Of Ollama, whose API this is; clients ask for a version with the paths of their requests. Ollama has /v1/responses
+from 0.13.4 on, for which Codex looks, and /v1/messages from 0.14.0 on."""
 _ARCHITECTURE = "fairlead"
 """Begins the names of facts about a model; real ones are not told."""
 _NEVER = "9999-12-31T23:59:59Z"

@@ -13,7 +13,7 @@ class Places:
     def __init__(
         self, messages: Sequence[str] = (), tools: Sequence[str] = (), names: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """`names`: patterns and what stands for them, applied in order, when messages and tools have their places."""
+        """`names`: patterns and replacements, applied in order, after the places of messages and tools."""
         self._messages, self._tools, self._names = messages, tools, names
 
     def told(self, text: str) -> str:

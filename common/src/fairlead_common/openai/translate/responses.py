@@ -67,7 +67,7 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     text: dict[str, Any] | None = None
     """Its `format` is kept to; `verbosity` has no effect."""
     reasoning: dict[str, Any] | None = None
-    """Its `effort` reaches chat templates that know of one; the rest has no effect."""
+    """`effort` reaches chat templates with such a variable; the rest has no effect."""
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None

@@ -285,7 +285,7 @@ class _CustomInput(msgspec.Struct):
 
 
 class _CustomCall(_FunctionCall):
-    """Its text is inside of arguments, and so told when they are whole."""
+    """The text is inside of arguments, and told when these are whole."""
 
     kind, delta_kind, field = "custom_tool_call", "response.custom_tool_call_input.delta", "input"
 

@@ -93,9 +93,9 @@ class UsageFilter:
         self.failed = False
         """Whether the engine has sent an error as an event."""
         self.error = b""
-        """That error, as JSON."""
+        """The error, as JSON."""
         self.error_code: str | None = None
-        """Its `code`."""
+        """`code` of the error."""
         self.blames_client = False
         """Whether the error blames the request."""
         self.token_seen = False
