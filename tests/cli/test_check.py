@@ -3,6 +3,7 @@ configuration is found."""
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,11 +278,14 @@ def test_a_preset_that_is_none_is_refused_with_the_nearest(run: Run) -> None:
     assert "hint: did you mean qwen3-8b" in ended.err
 
 
+def _without_frames(text: str) -> str:
+    return " ".join(re.sub("[│┌┐└┘├┤┬┴┼─]", " ", text).split())
+
+
 def test_the_guide_shows_what_is_printed(run: Run, tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "fits.md").read_text()
     (tmp_path / "skipper.yaml").write_text(guide.partition("<<'EOF'\n")[2].partition("\nEOF")[0])
     shown = guide.partition("```text\n")[2].partition("```")[0].splitlines()
-    printed = run("check", "-f", str(tmp_path / "skipper.yaml")).out
-    printed = " ".join(printed.replace("│", " ").split())
+    printed = _without_frames(run("check", "-f", str(tmp_path / "skipper.yaml")).out)
     for line in shown:
-        assert " ".join(line.split()).removesuffix(" …") in printed, line
+        assert _without_frames(line).removesuffix("…").strip() in printed, line
