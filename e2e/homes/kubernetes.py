@@ -114,7 +114,7 @@ class KubernetesFleet(Fleet):
         """Sets `gateway`."""
         service = self.get("service", f"{RELEASE}-gateway", "-n", self.system_namespace)["spec"]
         port = int(service["ports"][0]["port"])
-        if is_reachable(service["clusterIP"], port):
+        if is_reachable(service["clusterIP"], port, within=15.0):  # a tunnel's first request is lost when its pod goes
             self.gateway = f"http://{service['clusterIP']}:{port}"
             yield
             return
