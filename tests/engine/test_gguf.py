@@ -24,7 +24,7 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
-from fairlead_engine_testing.gguf_files import dinghy_vocabulary, write_gguf, write_metadata
+from fairlead_engine_testing.gguf_files import dinghy_vocabulary, set_scales, write_gguf, write_metadata
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
@@ -47,9 +47,7 @@ def test_blocks_mean_what_llama_cpp_decodes(number: int) -> None:
     block, kind = BLOCKS[number], Kind(number)
     assert (block.name, (block.stored.size, block.stored.num_bytes)) == (kind.name, gguf.GGML_QUANT_SIZES[kind])
     raw = np.random.default_rng(number).integers(0, 256, (6, block.stored.num_bytes), dtype=np.uint8)
-    halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
-    for at in halves.get(block.name, (0, 2) if block.name in ("Q4_K", "Q5_K") else (0,)):
-        raw[:, at : at + 2] = np.linspace(-0.3, 0.4, 6, dtype=np.float16)[:, None].view(np.uint8)
+    set_scales(raw, kind, np.linspace(-0.3, 0.4, 6))
     decoded = block.decode(torch.from_numpy(raw))
     found = QuantizedWeight(decoded.values, decoded.scales, block.group_size, decoded.offsets).dequantized()
     wanted = torch.from_numpy(gguf.quants.dequantize(raw, kind))
@@ -80,6 +78,27 @@ def test_a_file_is_the_model_that_its_blocks_mean(family: str, kinds, reference,
     file = write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", kinds)
     outputs = greedy_answers(small_engine(file), PROMPTS, 8)
     for prompt, output in zip(PROMPTS, outputs, strict=True):
+        reference.check_greedy(tmp_path / "meant", prompt, output)
+
+
+def test_weights_of_few_bits_lie_side_by_side(reference, tmp_path: Path) -> None:
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head")
+    stored = (
+        Kind.IQ2_XXS,
+        Kind.IQ2_XS,
+        Kind.IQ3_S,
+        Kind.IQ1_M,
+        Kind.IQ1_S,
+        Kind.TQ1_0,
+        Kind.IQ3_XXS,
+        Kind.IQ2_S,
+        Kind.TQ2_0,
+    )
+    kinds = {f"{name}.weight": kind for name, kind in zip(names, stored, strict=True)}
+    fields = llama_fields(hidden_size=256, intermediate_size=256, head_dim=64)
+    floats = write_random_checkpoint(tmp_path / "floats", fields)
+    file = write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", kinds)
+    for prompt, output in zip(PROMPTS, greedy_answers(small_engine(file), PROMPTS, 8), strict=True):
         reference.check_greedy(tmp_path / "meant", prompt, output)
 
 
@@ -263,8 +282,8 @@ def test_what_is_not_read_is_refused_by_name(file: Path, tmp_path: Path) -> None
     raw = file.read_bytes()
     damaged = tmp_path / "model.gguf"
     at = raw.index(b"blk.0.attn_q.weight") + len("blk.0.attn_q.weight") + 4 + 16
-    damaged.write_bytes(raw[:at] + (19).to_bytes(4, "little") + raw[at + 4 :])
-    with pytest.raises(ModelLoadError, match=r"layers\.0\.self_attn\.q_proj\.weight is stored as IQ1_S"):
+    damaged.write_bytes(raw[:at] + (40).to_bytes(4, "little") + raw[at + 4 :])
+    with pytest.raises(ModelLoadError, match=r"layers\.0\.self_attn\.q_proj\.weight is stored as NVFP4"):
         load_model(damaged, read_config(damaged), torch.float32, CPU)
     at = raw.index(b"llama", raw.index(b"general.architecture"))
     damaged.write_bytes(raw[:at] + b"mamba" + raw[at + 5 :])

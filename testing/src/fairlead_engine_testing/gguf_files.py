@@ -63,7 +63,7 @@ def write_gguf(
         layer, _, rest = stem.removeprefix("model.layers.").partition(".")
         told = f"blk.{layer}.{_NAMES[rest]}" if stem.startswith("model.layers.") else _NAMES[stem]
         kind = next((kind for end, kind in kinds.items() if name.endswith(end)), Kind.F32)
-        packed = gguf.quants.quantize(weight.float().numpy(), kind)
+        packed = _packed(weight.float().numpy(), kind)
         left[name] = torch.from_numpy(np.array(gguf.quants.dequantize(packed, kind)))
         if model_type == "llama" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
             packed = packed.reshape(-1, 2, head_dim // 2, *packed.shape[1:]).swapaxes(1, 2).reshape(packed.shape)
@@ -76,6 +76,37 @@ def write_gguf(
     (meant / "config.json").write_text(json.dumps({**config, "dtype": "float32", "torch_dtype": "float32"}))
     save_file(left, meant / WEIGHTS, metadata={"format": "pt"})
     return target
+
+
+def _packed(weight: np.ndarray, kind: Kind) -> np.ndarray:
+    """A weight's blocks; of types that only llama.cpp itself writes, random ones of the weight's shape and spread."""
+    try:
+        return gguf.quants.quantize(weight, kind)
+    except NotImplementedError:
+        shape = gguf.quant_shape_to_byte_shape(weight.shape, kind)
+        raw = np.random.default_rng(weight.size).integers(0, 256, shape, dtype=np.uint8)
+        blocks = raw.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1])
+        set_scales(blocks, kind, np.ones(len(blocks)))
+        set_scales(blocks, kind, np.full(len(blocks), weight.std() / gguf.quants.dequantize(raw, kind).std()))
+        return raw
+
+
+_SCALES_AT = {
+    Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q6_K: (208,), Kind.Q4_1: (0, 2), Kind.Q5_1: (0, 2), Kind.Q4_K: (0, 2),
+    Kind.Q5_K: (0, 2), Kind.TQ1_0: (52,), Kind.TQ2_0: (64,),
+}  # fmt: skip
+"""Bytes of the float16 scales and offsets of a block where they are not the first two."""
+
+
+def set_scales(blocks: np.ndarray, kind: Kind, scales: np.ndarray) -> None:
+    """Gives blocks, uint8 [blocks, bytes], these scales [blocks] and equal offsets."""
+    halves = scales.astype(np.float16)
+    if kind is Kind.IQ1_M:  # four bits in each of the last four numbers of 16 bits
+        bits = halves.view(np.uint16)[:, None] >> np.array([0, 4, 8, 12], np.uint16)
+        blocks[:, 49:56:2] = blocks[:, 49:56:2] & 15 | (bits << 4).astype(np.uint8)
+        return
+    for at in _SCALES_AT.get(kind, (0,)):
+        blocks[:, at : at + 2] = halves[:, None].view(np.uint8)
 
 
 def write_metadata(path: Path, tokenizer: Mapping[str, Any], *, chat_template: str | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""GGUF's packed numbers: blocks of 32 or 256, with scales and offsets for groups of 16 or 32.
+"""GGUF's packed numbers: blocks of 32 or 256, with scales and offsets for groups of 16, 32 or 256.
 
 All are integers of at most 8 bits, scaled and shifted by group: `QuantizedWeight` holds them exactly. The layouts are
 ggml's `block_q…` structures.
@@ -6,27 +6,17 @@ ggml's `block_q…` structures.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairlead_common.models.gguf_file import SIZES, StoredSize
+from fairlead_engine.model import gguf_grids
+from fairlead_engine.model.gguf_packed import Decoded, half, nibble_pairs, nibbles, split
 from fairlead_engine.model.quantization.float4 import E2M1_DOUBLED
 
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Types stored as floats, by ggml's number."""
-
-
-class Decoded(NamedTuple):
-    """Numbers of some blocks."""
-
-    values: Tensor
-    """int8 [blocks, size]."""
-    scales: Tensor
-    """float32 [blocks, groups]."""
-    offsets: Tensor | None
-    """The same; None = 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +31,35 @@ class BlockType:
     """4 where values are from -8 to 7."""
 
 
-def _half(blocks: Tensor, at: int) -> Tensor:
-    """float32 [blocks, 1] of the two bytes there."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
-
-
-def _nibbles(packed: Tensor) -> Tensor:
-    """[blocks, bytes] → [blocks, 2 x bytes]: the lower halves of all, then the upper ones."""
-    return torch.cat((packed & 15, packed >> 4), dim=1)
-
-
 def _signed(values: Tensor, zero: int = 0) -> Tensor:
     return (values.to(torch.int16) - zero).to(torch.int8)
 
 
 def _q4_0(blocks: Tensor) -> Decoded:
-    return Decoded(_signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0), None)
+    return Decoded(_signed(nibbles(blocks[:, 2:]), 8), half(blocks, 0), None)
 
 
 def _q4_1(blocks: Tensor) -> Decoded:
-    scales = _half(blocks, 0)
-    return Decoded(_signed(_nibbles(blocks[:, 4:]), 8), scales, _half(blocks, 2) + 8 * scales)
+    scales = half(blocks, 0)
+    return Decoded(_signed(nibbles(blocks[:, 4:]), 8), scales, half(blocks, 2) + 8 * scales)
 
 
 def _fifth_bits(packed: Tensor) -> Tensor:
     """[blocks, 4] → [blocks, 32]: 16 where a bit is set."""
-    bits = packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)
-    return ((bits & 1) << 4).flatten(1)
+    return ((split(packed, *range(8)) & 1) << 4).flatten(1)
 
 
 def _q5_0(blocks: Tensor) -> Decoded:
-    return Decoded(_signed(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6]), 16), _half(blocks, 0), None)
+    return Decoded(_signed(nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6]), 16), half(blocks, 0), None)
 
 
 def _q5_1(blocks: Tensor) -> Decoded:
-    values = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
-    return Decoded(_signed(values), _half(blocks, 0), _half(blocks, 2))
+    values = nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
+    return Decoded(_signed(values), half(blocks, 0), half(blocks, 2))
 
 
 def _q8_0(blocks: Tensor) -> Decoded:
-    return Decoded(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0), None)
+    return Decoded(blocks[:, 2:].contiguous().view(torch.int8), half(blocks, 0), None)
 
 
 def _pairs(packed: Tensor) -> Tensor:
@@ -91,7 +70,7 @@ def _pairs(packed: Tensor) -> Tensor:
 
 def _q2_k(blocks: Tensor) -> Decoded:
     packed = blocks[:, :16]
-    scales, least = _half(blocks, 80) * (packed & 15).float(), _half(blocks, 82) * (packed >> 4).float()
+    scales, least = half(blocks, 80) * (packed & 15).float(), half(blocks, 82) * (packed >> 4).float()
     return Decoded(_signed(_pairs(blocks[:, 16:80].contiguous()).flatten(1)), scales, -least)
 
 
@@ -100,8 +79,8 @@ def _q3_k(blocks: Tensor) -> Decoded:
     low = _pairs(blocks[:, 32:96].contiguous()).view(-1, 8, 32)
     packed = blocks[:, 96:108]
     twos = (packed[:, 8:].unsqueeze(1) >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 4, 1)) & 3
-    scales = _signed(_nibbles(packed[:, :8]) | (twos.flatten(1) << 4), 32)
-    return Decoded(_signed((low | (high << 2)).flatten(1), 4), _half(blocks, 108) * scales.float(), None)
+    scales = _signed(nibbles(packed[:, :8]) | (twos.flatten(1) << 4), 32)
+    return Decoded(_signed((low | (high << 2)).flatten(1), 4), half(blocks, 108) * scales.float(), None)
 
 
 def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +88,7 @@ def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
     first, second, third = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = torch.cat((first & 63, (third & 15) | (first >> 6 << 4)), dim=1)
     least = torch.cat((second & 63, (third >> 4) | (second >> 6 << 4)), dim=1)
-    return _half(blocks, 0) * scales.float(), _half(blocks, 2) * least.float()
+    return half(blocks, 0) * scales.float(), half(blocks, 2) * least.float()
 
 
 def _k_nibbles(packed: Tensor) -> Tensor:
@@ -135,13 +114,13 @@ def _q6_k(blocks: Tensor) -> Decoded:
     low = torch.cat((low & 15, low >> 4), dim=2).view(-1, 2, 4, 32)
     values = low | (_pairs(blocks[:, 128:192].contiguous()) << 4)
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return Decoded(_signed(values.flatten(1), 32), _half(blocks, 208) * scales, None)
+    return Decoded(_signed(values.flatten(1), 32), half(blocks, 208) * scales, None)
 
 
 def _mxfp4(blocks: Tensor) -> Decoded:
     """A power of two, and 4-bit floats."""
     doubled, halves = torch.tensor(E2M1_DOUBLED, dtype=torch.int8), torch.full((len(blocks), 1), 0.5)
-    return Decoded(doubled[_nibbles(blocks[:, 1:]).int()], torch.ldexp(halves, blocks[:, :1].int() - 127), None)
+    return Decoded(doubled[nibbles(blocks[:, 1:]).int()], torch.ldexp(halves, blocks[:, :1].int() - 127), None)
 
 
 _UNEVEN = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -153,17 +132,31 @@ def _uneven(codes: Tensor) -> Tensor:
 
 
 def _iq4_nl(blocks: Tensor) -> Decoded:
-    return Decoded(_uneven(_nibbles(blocks[:, 2:])), _half(blocks, 0), None)
+    return Decoded(_uneven(nibbles(blocks[:, 2:])), half(blocks, 0), None)
 
 
 def _iq4_xs(blocks: Tensor) -> Decoded:
     """Eight scales of six bits: four bits of two to a byte, and two bits of four to a byte."""
-    low = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), dim=-1).flatten(1)
-    high = (blocks[:, 2:4].unsqueeze(-1) >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).flatten(1) & 3
-    scales = _signed(low | (high << 4), 32)
+    high = split(blocks[:, 2:4], 0, 2, 4, 6).flatten(1) & 3
+    scales = _signed(nibble_pairs(blocks[:, 4:8]) | (high << 4), 32)
     parts = blocks[:, 8:].reshape(len(blocks), 8, 16)
     codes = torch.cat((parts & 15, parts >> 4), dim=-1).flatten(1)
-    return Decoded(_uneven(codes), _half(blocks, 0) * scales.float(), None)
+    return Decoded(_uneven(codes), half(blocks, 0) * scales.float(), None)
+
+
+def _tq1_0(blocks: Tensor) -> Decoded:
+    """Five digits of base 3 to a byte, the first four of 64 numbers apart: a byte is the fraction of 256 that begins
+    with them."""
+    powers = torch.tensor([1, 3, 9, 27, 81], dtype=torch.uint8)
+    parts = [
+        (blocks[:, first:end].unsqueeze(1) * powers[:digits, None]).flatten(1)
+        for first, end, digits in ((0, 32, 5), (32, 48, 5), (48, 52, 4))
+    ]
+    return Decoded(_signed(torch.cat(parts, dim=1).to(torch.int16) * 3 >> 8, 1), half(blocks, 52), None)
+
+
+def _tq2_0(blocks: Tensor) -> Decoded:
+    return Decoded(_signed(_pairs(blocks[:, :64].contiguous()).flatten(1), 1), half(blocks, 64), None)
 
 
 BLOCKS = {
@@ -177,14 +170,19 @@ BLOCKS = {
     12: BlockType("Q4_K", SIZES[12], _q4_k, num_bits=4),
     13: BlockType("Q5_K", SIZES[13], _q5_k),
     14: BlockType("Q6_K", SIZES[14], _q6_k, group_size=16),
+    16: BlockType("IQ2_XXS", SIZES[16], gguf_grids.iq2_xxs),
+    17: BlockType("IQ2_XS", SIZES[17], gguf_grids.iq2_xs, group_size=16),
+    18: BlockType("IQ3_XXS", SIZES[18], gguf_grids.iq3_xxs),
+    19: BlockType("IQ1_S", SIZES[19], gguf_grids.iq1_s, num_bits=4),
     20: BlockType("IQ4_NL", SIZES[20], _iq4_nl),
+    21: BlockType("IQ3_S", SIZES[21], gguf_grids.iq3_s),
+    22: BlockType("IQ2_S", SIZES[22], gguf_grids.iq2_s, group_size=16),
     23: BlockType("IQ4_XS", SIZES[23], _iq4_xs),
+    29: BlockType("IQ1_M", SIZES[29], gguf_grids.iq1_m, group_size=16),
+    34: BlockType("TQ1_0", SIZES[34], _tq1_0, group_size=256, num_bits=4),
+    35: BlockType("TQ2_0", SIZES[35], _tq2_0, group_size=256, num_bits=4),
     39: BlockType("MXFP4", SIZES[39], _mxfp4),
 }
 """By ggml's number."""
-OTHERS = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 40: "NVFP4",
-}  # fmt: skip
+OTHERS = {9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4"}
 """Types that are not read, for messages."""
