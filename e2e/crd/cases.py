@@ -245,7 +245,7 @@ def _in_context() -> Iterator[RuleCase]:
         ("adapters[].source", "spec.adapters[1].source", lambda source: second(source=source)),
         ("engine.speculative.source", "spec.engine.speculative.source", draft),
     ):
-        yield case(f"{what} must look like", field, spec("hf://only-a-name"), spec("hf://o/name@r"))
+        yield case(f"{what} must look like", field, spec("hf://o/name:"), spec("hf://o/name:Q4_K_M@r"))
         yield case(f"{what} must not contain '..'", field, spec("pvc://a/../b"), spec("pvc://a/..b/c..d"))
         hub = "https://huggingface.co/o/name"
         yield case(f"{what} must be hf://", field, spec(f"{hub}/tree/main"), spec(f"{hub}/resolve/main/a.tar.gz"))

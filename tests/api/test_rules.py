@@ -151,7 +151,7 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
         *(
             {"model": {"source": source}}
             for source in (
-                "demo://dinghy", "file:///models/a", "pvc://claim", "pvc://claim/a/b", "hf://org/name@main",
+                "demo://dinghy", "file:///models/a", "pvc://claim", "pvc://claim/a/b", "hf://org/name@main", "hf://org/name:Q4_K_M",
                 "s3://bucket/a/b", "oci://registry/image:tag", "pvc://claim/..hidden/model..v2",
                 "hf://org/name@refs/pr/1", "gs://bucket/a", "az://container/a", "https://host:8443/a/b.tar",
                 "oci://registry:5000/a/b@sha256:0a",

@@ -296,6 +296,25 @@ def test_what_is_not_read_is_refused_by_name(file: Path, tmp_path: Path) -> None
     assert resolve_model(str(tmp_path)) == damaged
 
 
+def test_parts_belong_together(tmp_path: Path) -> None:
+    floats = write_random_checkpoint(tmp_path / "floats", llama_fields(intermediate_size=128))
+    write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", {}, tensors_per_part=8)
+    first, second, third = (tmp_path / f"model-{number:05}-of-00003.gguf" for number in (1, 2, 3))
+    assert GgufFile(first).paths == [first, second, third] and resolve_model(str(tmp_path)) == first
+    with pytest.raises(ModelLoadError, match=r"is one of 3 parts: name the first of them, NAME-00001-of-00003\.gguf"):
+        GgufFile(second)
+    content = third.read_bytes()
+    third.write_bytes(second.read_bytes())
+    with pytest.raises(ModelLoadError, match=r"model-00003-of-00003\.gguf has a split\.no of 1"):
+        GgufFile(first)
+    third.write_bytes(content[:-1])
+    with pytest.raises(ModelLoadError, match=r"model-00003-of-00003\.gguf ends within"):
+        GgufFile(first)
+    third.unlink()
+    with pytest.raises(ModelLoadError, match=r"model-00003-of-00003\.gguf cannot be read"):
+        GgufFile(first)
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_damaged_files_are_refused(data, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -33,14 +33,20 @@ _NAMES = {
 
 
 def write_gguf(
-    folder: Path, target: Path, meant: Path, kinds: Mapping[str, Kind], *, tokenizer: Mapping[str, Any] | None = None
+    folder: Path,
+    target: Path,
+    meant: Path,
+    kinds: Mapping[str, Kind],
+    *,
+    tokenizer: Mapping[str, Any] | None = None,
+    tensors_per_part: int = 0,
 ) -> Path:
     """The checkpoint as a file. `kinds`: by the ends of Hugging Face's names, how weights are stored; all others as
     float32. `meant` gets the floats that are left of them. `tokenizer`: what `tokenizer.` has, by the rest of its
-    name."""
+    name. `tensors_per_part`: 0 = one file, else parts beside `target`, which is not written."""
     config = json.loads((folder / "config.json").read_text())
     model_type = config["model_type"]
-    writer = gguf.GGUFWriter(target, model_type)
+    writer = gguf.GGUFWriter(target, model_type, split_max_tensors=tensors_per_part)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])

@@ -37,9 +37,11 @@ def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint(tmp_path_factory.mktemp("model") / "floats", llama_fields(intermediate_size=128))
 
 
-def fetch(hub: LoopbackHub, folder: Path, models: Path) -> Path:
-    hub.models = {"acme/cutter": HubModel({"main": {path.name: path.read_bytes() for path in folder.iterdir()}})}
-    return asyncio.run(download(DownloadOrders(SOURCE, ModelsFolder(models)), Reporter(SOURCE)))
+def fetch(hub: LoopbackHub, folder: Path, models: Path, source: str = SOURCE) -> Path:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    hub.models = {"acme/cutter": HubModel({"main": files})}
+    return asyncio.run(download(DownloadOrders(source, ModelsFolder(models)), Reporter(source)))
 
 
 def names(folder: Path) -> set[str]:
@@ -99,6 +101,24 @@ def test_a_gguf_stays_as_it_is_and_answers_as_what_its_blocks_mean(
         PROMPTS, greedy_answers(small_engine(resolve_model(str(model))), PROMPTS, 8), strict=True
     ):
         reference.check_greedy(tmp_path / "meant", prompt, output)
+
+
+def test_one_of_several_quantisations_is_fetched_in_its_parts(
+    hub: LoopbackHub, floats: Path, reference, tmp_path: Path
+) -> None:
+    source, parts = tmp_path / "source", tmp_path / "source" / "Q4_0"
+    parts.mkdir(parents=True)
+    kinds = {"_proj.weight": Kind.Q4_0}
+    write_gguf(floats, parts / "cutter-Q4_0.gguf", tmp_path / "meant", kinds, tensors_per_part=8)
+    for name in ("cutter-Q8_0.gguf", "mmproj-F16.gguf", "imatrix.gguf"):
+        (source / name).write_bytes(b"GGUF")
+    model = fetch(hub, source, tmp_path / "models", f"{SOURCE}:q4_0")
+    assert names(model) == {f"model-{number:05}-of-00003.gguf" for number in (1, 2, 3)}
+    answers = greedy_answers(small_engine(resolve_model(str(model))), PROMPTS, 8)
+    for prompt, output in zip(PROMPTS, answers, strict=True):
+        reference.check_greedy(tmp_path / "meant", prompt, output)
+    with pytest.raises(DownloadError, match=r"write one as hf://acme/cutter:NAME, of Q4_0, Q8_0"):
+        fetch(hub, source, tmp_path / "others")
 
 
 def convert(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,8 +10,11 @@ ALL = frozenset({".safetensors", ".bin", ".pt", ".gguf"})
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 
 
-def chosen(*paths: str, suffixes: frozenset[str] = ALL, kind: SourceKind = SourceKind.MODEL) -> set[str]:
-    return {file.path for file in needed([RemoteFile(path) for path in paths], "hf://a/b", suffixes, kind)}
+def chosen(
+    *paths: str, suffixes: frozenset[str] = ALL, kind: SourceKind = SourceKind.MODEL, variant: str | None = None
+) -> set[str]:
+    files = [RemoteFile(path) for path in paths]
+    return {file.path for file in needed(files, "hf://a/b", suffixes, kind, variant)}
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,9 @@ def chosen(*paths: str, suffixes: frozenset[str] = ALL, kind: SourceKind = Sourc
         (["config.json", "medusa_lm_head.safetensors"], ["medusa_lm_head.pt"]),
         (["model-q4_0.gguf"], ["README.md", "imatrix.dat"]),
         (["model-q4_0.gguf"], ["config.json", "tokenizer.json"]),
+        (["gemma-3-4b-it-q4_0.gguf"], ["mmproj-model-f16-4B.gguf", "imatrix.gguf", "gemma.imatrix.gguf"]),
+        (["big-00001-of-00002.gguf", "big-00002-of-00002.gguf"], ["README.md"]),
+        (["Q4_K_M/big-00001-of-00002.gguf", "Q4_K_M/big-00002-of-00002.gguf"], ["config.json"]),
         (["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", "model.safetensors"],
          ["onnx/model.onnx", "openvino/config.json", "3_Other/pytorch_model.bin"]),
         (["config.json", "model.safetensors", "additional_chat_templates/tool.jinja"], ["assets/tool.jinja"]),
@@ -52,8 +58,7 @@ def test_what_serving_needs(listed: list[str], left_out: list[str]) -> None:
             DownloadFailure.SOURCE_NOT_SUPPORTED,
             "name the checkpoint that it was exported from",
         ),
-        (["a-q4.gguf", "a-q8.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "a-q4.gguf, a-q8.gguf"),
-        (["big-00001-of-00002.gguf", "big-00002-of-00002.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "in 2 parts"),
+        (["a-q4.gguf", "a-q8.gguf"], DownloadFailure.SOURCE_NOT_SUPPORTED, "write one as hf://a/b:NAME, of q4, q8"),
         (["config.json", "model.safetensors", "../x"], DownloadFailure.SOURCE_NOT_SUPPORTED, "no path below a folder"),
         (["config.json", "model.safetensors", "/x"], DownloadFailure.SOURCE_NOT_SUPPORTED, "no path below a folder"),
     ],
@@ -62,6 +67,39 @@ def test_what_cannot_be_served(listed: list[str], reason: str, words: str) -> No
     with pytest.raises(DownloadError) as caught:
         chosen(*listed)
     assert caught.value.reason == reason and words in caught.value.message
+
+
+PUBLISHED = [
+    "BF16/Big-BF16-00001-of-00002.gguf", "BF16/Big-BF16-00002-of-00002.gguf", "Big-Q4_K_M.gguf", "Big-UD-Q4_K_M.gguf",
+    "Big-UD-IQ1_S.gguf", "Big.Q8_0.gguf", "UD-Q2_K_XL/Big-UD-Q2_K_XL-00001-of-00002.gguf",
+    "UD-Q2_K_XL/Big-UD-Q2_K_XL-00002-of-00002.gguf", "mmproj-BF16.gguf", "config.json", "model.safetensors",
+]  # fmt: skip
+"""As quantisations lie side by side at the hub."""
+
+
+@pytest.mark.parametrize(
+    ("variant", "files"),
+    [
+        ("Q4_K_M", {"Big-Q4_K_M.gguf"}),
+        ("UD-Q4_K_M", {"Big-UD-Q4_K_M.gguf"}),
+        ("iq1_s", {"Big-UD-IQ1_S.gguf"}),
+        ("Q8_0", {"Big.Q8_0.gguf"}),
+        ("Big.Q8_0.gguf", {"Big.Q8_0.gguf"}),
+        ("BF16", set(PUBLISHED[:2])),
+        ("UD-Q2_K_XL", set(PUBLISHED[6:8])),
+        ("Q2_K_XL", set(PUBLISHED[6:8])),
+    ],
+)
+def test_a_quantisation_is_named(variant: str, files: set[str]) -> None:
+    assert chosen(*PUBLISHED, variant=variant) == files
+
+
+def test_of_one_that_is_not_there_the_others_are_told() -> None:
+    with pytest.raises(
+        DownloadError, match="Q5_K; it has BF16, Q4_K_M, UD-IQ1_S, UD-Q2_K_XL, UD-Q4_K_M, Q8_0"
+    ) as caught:
+        chosen(*PUBLISHED, variant="Q5_K")
+    assert caught.value.reason == DownloadFailure.SOURCE_NOT_FOUND
 
 
 def test_weights_that_nothing_reads_are_not_fetched() -> None:

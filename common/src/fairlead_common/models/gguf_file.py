@@ -2,8 +2,12 @@
 checked against the size of the file. `gguf_tokenizer` reads the tokenizer, the engine reads the weights."""
 
 import mmap
+import re
 import struct
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -20,6 +24,11 @@ _MOST_ELEMENTS = 2**24
 """Of a list: the longest there are hold a tokenizer's merges."""
 _MOST_ALIGNMENT = 2**20
 _DEFAULT_ALIGNMENT = 32
+_NUM_PARTS, _PART, _NUM_TENSORS = "split.count", "split.no", "split.tensors.count"
+"""Of a model in several files: how many, which of them this is (from 0), and the tensors of all."""
+_MOST_PARTS = 1000
+GGUF_PART = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf")
+"""Name of a part: of all, its number (from 1), the number of parts."""
 
 
 class StoredSize(NamedTuple):
@@ -52,11 +61,11 @@ class GgufTensor:
     kind: int
     """Its type, by ggml's number."""
     offset: int
-    """Of its first byte in the file."""
+    """Of its first byte."""
 
 
-class GgufFile:
-    """Read when it is made; its tensors when they are asked for. Raises ModelLoadError, naming file and field."""
+class _Part:
+    """One file: its metadata, its own tensors with offsets in it, and its bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,6 +101,10 @@ class GgufFile:
         }
         for name, tensor in self.tensors.items():
             self._check_size(name, tensor)
+
+    def __len__(self) -> int:
+        """Bytes."""
+        return len(self._bytes)
 
     def refuse(self, problem: str) -> NoReturn:
         """Raises the error that says so."""
@@ -153,3 +166,51 @@ class GgufFile:
         if not all(shape):
             self.refuse(f"gives the tensor {name} a dimension of 0")
         return name, GgufTensor(shape[::-1], self._number("I", name), self._number("Q", name))
+
+
+class GgufFile:
+    """A model's file, or its parts as `gguf-split` writes them: NAME-00001-of-00003.gguf, named by the first, which
+    has the metadata. Read when it is made; its tensors when they are asked for. Raises ModelLoadError, naming file and
+    field."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        first = _Part(path)
+        self.refuse = first.refuse
+        self.metadata = first.metadata
+        self._parts = [first, *self._others(first)]
+        self._starts = list(accumulate(map(len, self._parts), initial=0))
+        """First byte of each part in all parts' bytes."""
+        self.tensors: dict[str, GgufTensor] = {}
+        """Offsets are in all parts' bytes."""
+        for start, part in zip(self._starts, self._parts, strict=False):
+            for name, tensor in part.tensors.items():
+                if name in self.tensors:
+                    part.refuse(f"has a tensor {name!r} that another part has, too")
+                self.tensors[name] = replace(tensor, offset=start + tensor.offset)
+        if (told := self.metadata.get(_NUM_TENSORS, len(self.tensors))) != len(self.tensors):
+            self.refuse(f"and its other parts have {len(self.tensors)} tensors; {_NUM_TENSORS} is {told!r:.100}")
+
+    @property
+    def paths(self) -> list[Path]:
+        """All parts."""
+        return [part.path for part in self._parts]
+
+    def bytes_at(self, offset: int, size: int, what: str) -> bytes:
+        """Bytes of one part. Raises ModelLoadError beyond its end."""
+        index = min(bisect_right(self._starts, offset), len(self._parts)) - 1
+        return self._parts[index].bytes_at(offset - self._starts[index], size, what)
+
+    def _others(self, first: _Part) -> Iterator[_Part]:
+        count, index = (first.metadata.get(key, default) for key, default in ((_NUM_PARTS, 1), (_PART, 0)))
+        if count == 1:
+            return
+        if not isinstance(count, int) or not 1 < count <= _MOST_PARTS:
+            self.refuse(f"has a {_NUM_PARTS} of {count!r:.100}")
+        if index != 0 or (found := GGUF_PART.fullmatch(self.path.name)) is None:
+            self.refuse(f"is one of {count} parts: name the first of them, NAME-00001-of-{count:05}.gguf")
+        for number in range(1, count):
+            part = _Part(self.path.with_name(f"{found[1]}-{number + 1:05}-of-{count:05}.gguf"))
+            if part.metadata.get(_PART) != number:
+                part.refuse(f"has a {_PART} of {part.metadata.get(_PART)!r:.100}")
+            yield part

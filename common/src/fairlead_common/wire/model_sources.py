@@ -19,6 +19,7 @@ _DIGEST_LENGTH = 12
 _LONGEST = 1024
 _OUTSIDE_SLUG = re.compile(r"[^A-Za-z0-9._-]+")
 _HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HF_VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?")
@@ -30,7 +31,7 @@ HUB_PAGE = "^https://(www[.])?(huggingface[.]co|hf[.]co)/([^/]+/[^/]+)(/(tree|bl
 model."""
 
 FORMS = {
-    "hf": "hf://ORGANISATION/NAME[@REVISION]",
+    "hf": "hf://ORGANISATION/NAME[:QUANTISATION][@REVISION]",
     "s3": "s3://BUCKET/FOLDER",
     "gs": "gs://BUCKET/FOLDER",
     "az": "az://CONTAINER/FOLDER",
@@ -59,6 +60,8 @@ class Source:
     """Below it, without slashes at its ends; hf: the model's name; oci: the repository; file: the absolute path."""
     revision: str | None = None
     """hf: branch, tag or commit; oci: digest, else tag. None = what the source's keeper calls the latest."""
+    variant: str | None = None
+    """hf: which of several GGUF files, by the end of its name, as `Q4_K_M`; None = the source has one model."""
 
     @property
     def is_downloaded(self) -> bool:
@@ -89,7 +92,9 @@ def parse_source(text: str) -> Source:
     if any(part in (".", "..") for part in rest.split("/")):
         raise SourceError(f"no part of a source may be '.' or '..': {FORMS[scheme]}")
     if page := re.match(HUB_PAGE, text):
-        raise SourceError(f"this is the page of a model, not its files: write hf://{page[3]}")
+        file = text.rpartition("/")[2]
+        variant = f":{file.removesuffix('.gguf')}" if file.endswith(".gguf") else ""
+        raise SourceError(f"this is the page of a model, not its files: write hf://{page[3]}{variant}")
     source = _taken_apart(scheme, rest)
     if source is None:
         raise SourceError(f"{scheme}:// is written {FORMS[scheme]}")
@@ -125,11 +130,12 @@ def _taken_apart(scheme: str, rest: str) -> Source | None:
 
 def _hub_model(rest: str) -> Source | None:
     name, mark, revision = rest.partition("@")
+    name, colon, variant = name.partition(":")
     organisation, _, model = name.strip("/").rpartition("/")
     fits = _HF_NAME.fullmatch(model) and (not organisation or _HF_NAME.fullmatch(organisation))
-    if not fits or (mark and not _HF_REVISION.fullmatch(revision)):
+    if not fits or (mark and not _HF_REVISION.fullmatch(revision)) or (colon and not _HF_VARIANT.fullmatch(variant)):
         return None
-    return Source("hf", organisation, model, revision if mark else None)
+    return Source("hf", organisation, model, revision if mark else None, variant if colon else None)
 
 
 def _image(registry: str, below: str) -> Source | None:

@@ -37,8 +37,8 @@ def add_download_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="where it is: hf://ORGANISATION/NAME[@REVISION], https://HOST/FOLDER, s3://BUCKET/FOLDER, gs://, az://, "
-        "oci://REGISTRY/REPOSITORY[:TAG]",
+        help="where it is: hf://ORGANISATION/NAME[:QUANTISATION][@REVISION], https://HOST/FOLDER, "
+        "s3://BUCKET/FOLDER, gs://, az://, oci://REGISTRY/REPOSITORY[:TAG]",
     )
     _add_folder(parser, "--to")
     parser.add_argument("--revision", metavar="TEXT", help="branch, tag or commit of an hf:// source that names none")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fairlead_common.models.gguf_file import GGUF_PART
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, onnx_problem
 
@@ -44,7 +45,8 @@ def resolve_model(source: str) -> Path:
         if (folder / "config.json").is_file() or (folder.suffix == GGUF_SUFFIX and folder.is_file()):
             return folder
         files = sorted(folder.glob(f"*{GGUF_SUFFIX}")) if folder.is_dir() else []
-        if len(files) == 1:
+        parts = [GGUF_PART.fullmatch(file.name) for file in files]
+        if len(files) == 1 or (files and len({part and (part[1], part[3]) for part in parts}) == 1 and all(parts)):
             return files[0]
         problem = "has no config.json" if folder.is_dir() else "does not exist or is not a folder"
         if onnx := onnx_problem([folder.name] if folder.is_file() else files_below(folder)):

@@ -154,7 +154,7 @@ class GgufCheckpoint(Checkpoint):
 
     @property
     def files(self) -> list[Path]:
-        return [self._gguf.path]
+        return self._gguf.paths
 
     def format_of(self, name: str) -> WeightFormat | None:
         """Of a tensor; None where it is read as floats, or not there."""

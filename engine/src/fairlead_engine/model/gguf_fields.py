@@ -41,8 +41,6 @@ _YARN = {
 def config_fields(file: GgufFile) -> dict[str, Any]:
     """Raises ModelLoadError for what no layer here computes."""
     family, values = find_family(file)
-    if (count := file.metadata.get("split.count", 1)) != 1:
-        raise unsupported(file, "split.count", count, "merge its parts into one file")
     if _EMBEDDING not in file.tensors or len(file.tensors[_EMBEDDING].shape) != 2:
         file.refuse(f"has no tensor {_EMBEDDING} of two dimensions")
     fields: dict[str, Any] = {

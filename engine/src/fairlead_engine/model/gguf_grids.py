@@ -42,8 +42,7 @@ def _even_signs(codes: Tensor) -> Tensor:
 
 def _shorts(packed: Tensor) -> Tensor:
     """int32 [blocks, bytes / 2]."""
-    low, high = packed.int().unflatten(1, (-1, 2)).unbind(-1)
-    return low | (high << 8)
+    return packed[:, ::2].int() | (packed[:, 1::2].int() << 8)
 
 
 def _words(packed: Tensor) -> Tensor:
@@ -58,7 +57,7 @@ def _of_word(words: Tensor) -> tuple[Tensor, Tensor]:
 
 def iq2_xxs(blocks: Tensor) -> Decoded:
     words = _words(blocks[:, 2:66])
-    codes = blocks[:, 2:66].unflatten(1, (8, 2, 4))[:, :, 0].flatten(1)
+    codes = blocks[:, 2:66].reshape(-1, 8, 2, 4)[:, :, 0].flatten(1)
     scales, signs = _of_word(words[:, 1::2])
     return Decoded((_values("IQ2_XXS", codes) * signs).flatten(1), 0.25 * half(blocks, 0) * scales, None)
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from fairlead_common.models.gguf_file import GGUF_PART
 from fairlead_common.wire.downloads import DownloadStage
 from fairlead_common.wire.model_sources import parse_source
 from fairlead_engine.sources import archive, models_folder, pickled_weights, selection
@@ -157,7 +158,8 @@ class _Run:
         return await self._complete()
 
     def _needed(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
-        return selection.needed(files, self._orders.source, _SUFFIXES, self._orders.kind)
+        variant = parse_source(self._orders.source).variant
+        return selection.needed(files, self._orders.source, _SUFFIXES, self._orders.kind, variant)
 
     def _keep_what_fits(self, files: tuple[RemoteFile, ...], where: Path) -> None:
         """Keeps files of an earlier run: all of the same revision, and files with a digest that is listed again."""
@@ -331,12 +333,15 @@ class _Run:
         return folder
 
     def _name_gguf(self) -> None:
-        """Gives a single GGUF file a fixed name, known to servers before the download."""
-        files = list(self._staging.glob("*.gguf"))
-        if len(files) == 1 and files[0].name != selection.GGUF_FILE:
-            if (digest := self._digests.pop(files[0].name, None)) is not None:
-                self._digests[selection.GGUF_FILE] = digest
-            files[0].rename(self._staging / selection.GGUF_FILE)
+        """Gives a GGUF file, or its parts, fixed names at the top, known to servers before the download."""
+        for file in list(self._staging.rglob("*.gguf")):
+            part = GGUF_PART.fullmatch(file.name)
+            name = selection.GGUF_FILE if part is None else f"model-{part[2]}-of-{part[3]}.gguf"
+            if (digest := self._digests.pop(file.relative_to(self._staging).as_posix(), None)) is not None:
+                self._digests[name] = digest
+            file.rename(self._staging / name)
+            if file.parent != self._staging and not any(file.parent.iterdir()):
+                file.parent.rmdir()
 
     async def _described(self, path: Path) -> models_folder.ManifestFile:
         name = path.relative_to(self._staging).as_posix()

@@ -4,11 +4,13 @@ Pure. Left out are weights in a second format or precision, other programs' fold
 texts and code.
 """
 
+import os
 import re
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 from pathlib import PurePosixPath
 
+from fairlead_common.models.gguf_file import GGUF_PART
 from fairlead_engine.errors import onnx_problem
 from fairlead_engine.sources.remote import RemoteFile, not_found, unsupported
 
@@ -51,7 +53,10 @@ _CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated|medusa_lm_head)([-.
 _MODEL_SHARD = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
 GGUF_FILE = "model.gguf"
 """Final name of a model in one GGUF file."""
-_GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
+_NO_MODEL = re.compile(r"(.*/)?(mmproj|imatrix)[^/]*|.*[-._](mmproj|imatrix)[^/]*", re.IGNORECASE)
+"""GGUF files beside a model: a vision tower's, and statistics of a quantisation."""
+_MOST_NAMED = 24
+"""Quantisations in a message."""
 
 
 class SourceKind(StrEnum):
@@ -62,17 +67,22 @@ class SourceKind(StrEnum):
 
 
 def needed(
-    files: Iterable[RemoteFile], what: str, suffixes: Collection[str], kind: SourceKind = SourceKind.MODEL
+    files: Iterable[RemoteFile],
+    what: str,
+    suffixes: Collection[str],
+    kind: SourceKind = SourceKind.MODEL,
+    variant: str | None = None,
 ) -> tuple[RemoteFile, ...]:
     """The files needed to serve `what` (a source, for messages). `suffixes`: of weights that can be read or converted.
-    Raises DownloadError if nothing can be served."""
+    `variant`: which of several GGUF files, by the end of its name; None = there is one model. Raises DownloadError if
+    nothing can be served."""
     by_path = {file.path: file for file in files}
     for path in by_path:
         check_path(path)
     check_kind(by_path, what, kind)
     if kind is SourceKind.ADAPTER:
         return by_path[ADAPTER_CONFIG], next(by_path[path] for path in ADAPTER_WEIGHTS if path in by_path)
-    weights = _safetensors(by_path)
+    weights = _safetensors(by_path) if variant is None else _gguf(by_path, what, variant)
     for suffix in OTHER_WEIGHTS:
         weights = weights or _others(by_path, suffix, what)
     if not weights and (problem := onnx_problem(by_path)):
@@ -135,15 +145,49 @@ def _safetensors(paths: Collection[str]) -> list[str]:
 def _others(paths: Collection[str], suffix: str, what: str) -> list[str]:
     top = [path for path in paths if path.endswith(suffix) and "/" not in path]
     if suffix == ".gguf":
-        sets = {match[1] if (match := _GGUF_SHARD.fullmatch(path)) else path for path in top}
-        names, problem = ", ".join(sorted(sets)[:8]), None
-        if len(sets) > 1:
-            problem = f"{len(sets)} GGUF files, each a model ({names}): name a source that has one"
-        elif len(top) > 1:
-            problem = f"{names} as a GGUF in {len(top)} parts: name a source that has it as one file"
-        if problem is not None:
-            raise unsupported(f"{what} has {problem}")
-        return top
+        return _gguf(paths, what, None)
     found = [path for path in top if _CHECKPOINT.fullmatch(path.removesuffix(suffix))]
     index = [path for path in paths if path == f"pytorch_model{suffix}.index.json"]
     return [*index, *found] if found else []
+
+
+def _gguf(paths: Collection[str], what: str, variant: str | None) -> list[str]:
+    """The file of one GGUF model, or its parts in order; empty = there is none."""
+    models: dict[str, list[str]] = {}
+    files = [path for path in paths if path.endswith(".gguf") and not _NO_MODEL.fullmatch(path)]
+    for path in sorted(files):
+        part = GGUF_PART.fullmatch(path)
+        models.setdefault(part[1] if part else path.removesuffix(".gguf"), []).append(path)
+    if variant is None and len(models) <= 1:
+        return sorted(files)
+    named = _of_variant(models, variant.removesuffix(".gguf")) if variant is not None else list(models)
+    if len(named) == 1:
+        return models[named[0]]
+    names, place = ", ".join(_variants(models)[:_MOST_NAMED]), what.partition("@")[0]
+    if variant is None and what.startswith("hf://"):
+        raise unsupported(f"{what} has {len(models)} GGUF files, each a model: write one as {place}:NAME, of {names}")
+    if variant is None:
+        raise unsupported(f"{what} has {len(models)} GGUF files, each a model ({names}): name a source that has one")
+    has = f"has {len(named)} GGUF files" if named else "has no GGUF file"
+    raise not_found(f"{what} {has} whose name ends with {variant}; it has {names or 'none at all'}")
+
+
+def _of_variant(models: Collection[str], variant: str) -> list[str]:
+    """Names that end with a variant, the shortest of them: Q4_K_M is not UD-Q4_K_M where both are there."""
+    asked = variant.lower()
+    fitting = [
+        name
+        for name in models
+        if any(f"/{name.lower()}".endswith(f"{mark}{asked}") for mark in "-._/")
+        or asked in name.lower().split("/")[:-1]
+    ]
+    return [name for name in fitting if len(name) == min(map(len, fitting))]
+
+
+def _variants(models: Collection[str]) -> list[str]:
+    """The ends of names behind what all have in common."""
+    names = sorted({PurePosixPath(name).name for name in models})
+    size = len(os.path.commonprefix(names))  # noqa: RUF071 - of letters, not of folders
+    if any(name[size : size + 1] not in tuple("-._") for name in names):  # within a word
+        size = max(names[0].rfind(mark, 0, size) for mark in "-._") + 1
+    return [name[size:].lstrip("-._") for name in names]

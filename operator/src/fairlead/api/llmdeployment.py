@@ -86,10 +86,11 @@ class Model:
     """Which model is served, and under which names."""
 
     source: Annotated[str, Constraints(min_length=1, max_length=1024, rules=rules.SOURCE)]
-    """Where the model is. Downloaded before the engine starts: hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER,
-    gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, https://HOST/PATH, oci://REGISTRY/NAME[:TAG]. In place: demo://NAME for a
-    model that comes with the engine, pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace,
-    file:///FOLDER for a folder on the machine (only where the operator's settings allow it).
+    """Where the model is. Downloaded before the engine starts: hf://ORGANISATION/NAME[:QUANTISATION][@REVISION] (the
+    quantisation names one of several GGUF files, as :Q4_K_M), s3://BUCKET/FOLDER, gs://BUCKET/FOLDER,
+    az://CONTAINER/FOLDER, https://HOST/PATH, oci://REGISTRY/NAME[:TAG]. In place: demo://NAME for a model that comes
+    with the engine, pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace, file:///FOLDER
+    for a folder on the machine (only where the operator's settings allow it).
     """
     credentials: Annotated[ModelCredentials | None, Constraints(default_text="none")] = None
     """With what downloads are allowed: of the model, of engine.speculative, of adapters. The engine never sees it."""

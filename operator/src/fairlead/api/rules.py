@@ -47,7 +47,7 @@ def _broken_within(bare: Any, constraints: Constraints, value: Any, path: str) -
 
 
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
-_DOWNLOADED_FORMS = "hf://[^/@?#]+/[^/@?#]+(@[^@?#]+)?|(s3|gs|az|https|oci)://[^/@?#]+/[^?#]+"
+_DOWNLOADED_FORMS = "hf://[^/@?#:]+/[^/@?#:]+(:[^/@?#:]+)?(@[^@?#]+)?|(s3|gs|az|https|oci)://[^/@?#]+/[^?#]+"
 _SOURCE = f"^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|{_DOWNLOADED_FORMS})$"
 _DOWNLOADED = "^(hf|s3|gs|az|https|oci)://"
 _ANY_DOWNLOADED = (
@@ -60,7 +60,7 @@ _NO_IMAGES = "!has(self.model.cache) || !has(self.model.cache.image) || !self.mo
 _NOT_MOUNTED = "^(hf|s3|gs|az|https)://"
 _ADAPTER_SOURCE = f"^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+|{_DOWNLOADED_FORMS})$"
 _DOWNLOADED_LOOK = (
-    "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
+    "hf://ORGANISATION/NAME[:QUANTISATION][@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
     "https://HOST/PATH or oci://REGISTRY/NAME, without credentials: those belong into model.credentials"
 )
 _DYNAMIC_TREE = "^[0-9]+x[0-9]+$"

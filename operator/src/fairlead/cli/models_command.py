@@ -23,7 +23,9 @@ _PACKAGE = "fairlead_engine"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model, or what is left of it")
-    pull.add_argument("source", metavar="SOURCE", help="as spec.model.source: hf://ORGANISATION/NAME[@REVISION], …")
+    pull.add_argument(
+        "source", metavar="SOURCE", help="as spec.model.source: hf://ORGANISATION/NAME[:QUANTISATION][@REVISION], …"
+    )
     _add_folder(pull, "--to")
     pull.add_argument("--revision", metavar="TEXT", help="branch, tag or commit of an hf:// source that names none")
     pull.add_argument("--size-limit", metavar="N", help="remove what is not in use for room, as in 100Gi")
