@@ -21,6 +21,7 @@ import fastokens
 import tokenizers
 
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError, Message
+from fairlead_common.tokens import ranked_pairs
 from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 
 Encode = Callable[[str, bool], list[int]]
@@ -87,6 +88,9 @@ def _character(rng: random.Random) -> str:
 
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+_NEEDED = "a model's folder needs a fast tokenizer's tokenizer.json, or tekken.json, or Kimi's tiktoken.model"
 
 
 class TokenizerError(ValueError):
@@ -159,24 +163,18 @@ class PromptTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path, *, renders: bool = True) -> "PromptTokenizer":
-        """Reads `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and the prompts for texts that become
-        vectors of a model's folder. `renders`: as the class has it.
+        """Reads the tokenizer (`tokenizer_json_of`), `tokenizer_config.json`, `chat_template.jinja` and the prompts for
+        texts that become vectors of a model's folder. `renders`: as the class has it.
 
-        Raises `TokenizerError` when there is no usable `tokenizer.json`, or another of the files is wrong.
+        Raises `TokenizerError` when there is no usable tokenizer, or another of the files is wrong.
         """
-        path = folder / "tokenizer.json"
-        try:
-            tokenizer_json = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            problem = error.strerror if isinstance(error, OSError) else error
-            raise TokenizerError(
-                f"{path} cannot be read ({problem}); a model's folder needs a fast tokenizer's tokenizer.json"
-            ) from error
+        tokenizer_json, special = tokenizer_json_of(folder)
         config = _read_json(folder / "tokenizer_config.json")
+        special |= {name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))}
         return cls(
             tokenizer_json,
             chat_template=_chat_template(folder, config),
-            special_tokens={name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))},
+            special_tokens=special,
             embedding_prompts=_embedding_prompts(folder),
             renders=renders,
         )
@@ -305,6 +303,24 @@ class PromptTokenizer:
     ) -> list[int]:
         """Token ids for a chat. The template writes the special tokens itself, so none are added."""
         return self.encode(self.render_chat(messages, tools=tools, **variables), add_special_tokens=False)
+
+
+def tokenizer_json_of(folder: Path) -> tuple[str, dict[str, str]]:
+    """`tokenizer.json` of a model's folder, made of another file where there is none (`ranked_pairs`), and the special
+    tokens that this other file names. Raises TokenizerError."""
+    path = next((folder / name for name in ranked_pairs.FILES if (folder / name).is_file()), folder / "tokenizer.json")
+    try:
+        if path.name == "tokenizer.json":
+            return path.read_text(encoding="utf-8"), {}
+        with panics_as_errors():
+            return ranked_pairs.converted(path, _read_json(folder / "tokenizer_config.json"))
+    except FileNotFoundError as error:
+        raise TokenizerError(f"{path} cannot be read ({error.strerror}); {_NEEDED}") from error
+    except TokenizerError:
+        raise
+    except Exception as error:  # the Rust side raises bare Exception
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise TokenizerError(f"{path} cannot be read ({problem}); {_NEEDED}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

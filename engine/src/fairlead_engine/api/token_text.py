@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
+from fairlead_common.tokens.byte_letters import BYTE_OF_LETTER
 from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -172,7 +173,7 @@ class Vocabulary:
             text = self.tokenizer.decode(both, skip_special_tokens=False)
             return text[len(self.tokenizer.decode(before, skip_special_tokens=False)) :].encode()
         try:
-            return bytes(_BYTE_OF_LETTER[letter] for letter in token)
+            return bytes(BYTE_OF_LETTER[letter] for letter in token)
         except KeyError:  # an added token written in plain text
             return token.encode()
 
@@ -306,9 +307,3 @@ class _WindowStream:
         decode, skips = self._vocabulary.tokenizer.decode, self._skip_special
         before = decode(self._settled, skip_special_tokens=skips)
         return decode(self._settled + self._pending, skip_special_tokens=skips)[len(before) :]
-
-
-_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_BYTE_OF_LETTER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
-"""GPT-2's alphabet: printable Latin-1 letters stand for the equal byte, letters from U+0100 on for the other bytes."""

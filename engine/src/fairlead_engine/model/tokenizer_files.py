@@ -10,7 +10,8 @@ from typing import Any
 
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_common.openai.chat import ChatTemplateError
-from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.tokens import ranked_pairs
+from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError, tokenizer_json_of
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 
 
@@ -28,21 +29,21 @@ def read_tokenizer(model: Path, *, renders: bool = True) -> PromptTokenizer:
 
 
 def read_tokenizer_json(model: Path) -> str:
-    """The tokenizer alone, as it is written. Raises OSError, or ModelLoadError."""
+    """The tokenizer alone. Raises TokenizerError, or ModelLoadError."""
     if model.suffix == GGUF_SUFFIX:
         return read_tokenizer(model).tokenizer_json
-    return (model / "tokenizer.json").read_text(encoding="utf-8")
+    return tokenizer_json_of(model)[0]
 
 
 def check_same_tokens(model: Path, draft_model: Path) -> None:
     """Raises ConfigError unless both tokenizers give the same ids to the same text: otherwise the draft's tokens mean
     something else to the model. A model without a tokenizer is not checked."""
-    if not (model / "tokenizer.json").is_file():
+    if not _has_tokenizer(model):
         return
-    if not (draft_model / "tokenizer.json").is_file():
+    if not _has_tokenizer(draft_model):
         problem = f"names {draft_model}, which has no tokenizer.json to compare with the model's"
         raise ConfigError("speculative_model", problem, "copy the one that belongs to it there")
-    here, there = (_ids(folder / "tokenizer.json") for folder in (model, draft_model))
+    here, there = (_ids(folder) for folder in (model, draft_model))
     if here == there:
         return
     names = sorted(text for text in here.keys() | there.keys() if here.get(text) != there.get(text))
@@ -53,13 +54,18 @@ def check_same_tokens(model: Path, draft_model: Path) -> None:
     raise ConfigError("speculative_model", problem, "use a smaller model of the same family")
 
 
-def _ids(path: Path) -> dict[str, int]:
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ranked_pairs.FILES)
+
+
+def _ids(folder: Path) -> dict[str, int]:
     """By text."""
     try:
-        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        read: dict[str, Any] = json.loads(tokenizer_json_of(folder)[0])
         words = read["model"]["vocab"]
         found = dict(words) if isinstance(words, dict) else {word[0]: index for index, word in enumerate(words)}
         found.update((added["content"], added["id"]) for added in read.get("added_tokens") or [])
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise ConfigError("speculative_model", f"cannot be compared: {path} is no tokenizer ({error!r})") from error
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        problem = f"cannot be compared: {folder / 'tokenizer.json'} is no tokenizer ({error!r})"
+        raise ConfigError("speculative_model", problem) from error
     return found
