@@ -72,6 +72,35 @@ def test_a_template_file_wins_over_the_one_in_the_configuration(folder: Path, tm
     assert PromptTokenizer.from_folder(tmp_path).render_chat([]) == "from the file"
 
 
+NAMED = {
+    "default": "\n  {% for m in messages %}\n[{{ m.content }}]\n{% endfor %}\nend \n",
+    "tool_use": "  {{ tools | length }} tools\n{%- for m in messages %}\n<{{ m.content }}>{% endfor %}\n\n",
+    "rag": "documents",
+}
+
+
+@pytest.mark.parametrize("names", [["default", "tool_use", "rag"], ["default"]])
+@pytest.mark.parametrize("layout", ["files", "configuration", "processor"])
+def test_chats_with_tools_have_a_template_of_their_own(
+    names: list[str], layout: str, folder: Path, tmp_path: Path
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    reference.chat_template = {name: NAMED[name] for name in names}
+    reference.save_pretrained(tmp_path, save_jinja_files=layout == "files")
+    if layout == "processor":
+        config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": config.pop("chat_template")}))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = PromptTokenizer.from_folder(tmp_path)
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    for tools in (None, [{"type": "function", "function": {"name": "f", "parameters": {}}}]):
+        assert ours.render_chat(messages, tools=tools) == reference.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=True
+        )
+
+
 def test_a_model_without_template_says_which_endpoint_to_use(folder: Path) -> None:
     tokenizer = PromptTokenizer(PromptTokenizer.from_folder(folder).tokenizer_json)
     with pytest.raises(ChatTemplateError, match="/v1/completions"):

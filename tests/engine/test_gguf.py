@@ -296,6 +296,13 @@ def test_what_is_not_read_is_refused_by_name(file: Path, tmp_path: Path) -> None
     assert resolve_model(str(tmp_path)) == damaged
 
 
+def test_chats_with_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "plain\n"}, {"name": "tool_use", "template": "{{ tools | length }}\n"}]
+    file = write_metadata(tmp_path / "model.gguf", dinghy_vocabulary(), chat_template=named)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert [read_tokenizer(file).render_chat([], tools=each) for each in (None, tools)] == ["plain", "1"]
+
+
 def test_parts_belong_together(tmp_path: Path) -> None:
     floats = write_random_checkpoint(tmp_path / "floats", llama_fields(intermediate_size=128))
     write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", {}, tensors_per_part=8)

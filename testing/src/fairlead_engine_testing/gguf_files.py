@@ -115,8 +115,10 @@ def set_scales(blocks: np.ndarray, kind: Kind, scales: np.ndarray) -> None:
         blocks[:, at : at + 2] = halves[:, None].view(np.uint8)
 
 
-def write_metadata(path: Path, tokenizer: Mapping[str, Any], *, chat_template: str | None = None) -> Path:
-    """A file that is a tokenizer, and no model."""
+def write_metadata(
+    path: Path, tokenizer: Mapping[str, Any], *, chat_template: str | list[dict[str, str]] | None = None
+) -> Path:
+    """A file that is a tokenizer, and no model. `chat_template`: a text, or several with names."""
     writer = gguf.GGUFWriter(path, "llama")
     for name, value in tokenizer.items():
         writer.add_key_value(f"tokenizer.ggml.{name}", value, gguf.GGUFValueType.get_type(value))

@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from fairlead_common.models.gguf_file import GgufFile
 from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_common.openai.chat import ChatTemplateError
-from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError, joined_template
 
 _CONTROL, _USER_DEFINED = 3, 4
 """Types of tokens: special tokens, and tokens found whole in every text."""
@@ -56,9 +56,10 @@ def read_gguf_tokenizer(file: GgufFile, *, renders: bool = True) -> PromptTokeni
         raise _invalid(file, "tokens", "is no list of texts")
     if kind not in ("gpt2", "llama", "gemma4"):
         raise _invalid(file, "model", f"is {kind!r:.80}; supported are gpt2 (BPE), llama (SentencePiece) and gemma4")
-    template = file.metadata.get("tokenizer.chat_template")
-    if not isinstance(template, str | None):
+    plain, with_tools = (file.metadata.get(f"tokenizer.chat_template{name}") for name in ("", ".tool_use"))
+    if not isinstance(plain, str | None) or not isinstance(with_tools, str | None):
         raise _invalid(file, "chat_template", "is no text")
+    template = joined_template(plain, with_tools)
     special = {name: tokens[token] for name, key in _SPECIAL.items() if (token := _id(file, key, tokens)) is not None}
     try:
         tokenizer = _byte_level(file, tokens) if kind == "gpt2" else _sentence_piece(file, tokens, special, kind)

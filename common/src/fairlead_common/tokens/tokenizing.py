@@ -336,24 +336,45 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """A template in its own file wins over the one in tokenizer_config.json, as in transformers."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TokenizerError(f"{path} cannot be read: {error}") from error
+    """The template of a folder: `chat_template.jinja`, else tokenizer_config.json's, else the processor's, joined with
+    one for chats with tools, as Hermes and Command have."""
+    found = {
+        **_named_templates(_read_json(folder / "chat_template.json"), folder / "chat_template.json"),
+        **_named_templates(config, folder / "tokenizer_config.json"),
+    }
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+    for name, path in files.items():
+        if path.exists():
+            try:
+                found[name] = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise TokenizerError(f"{path} cannot be read: {error}") from error
+    return joined_template(found.get("default"), found.get("tool_use"))
+
+
+def joined_template(plain: str | None, with_tools: str | None) -> str | None:
+    """One template of one for chats without tools and one for chats with them; None = there is none."""
+    if plain is None or with_tools is None or plain == with_tools:
+        return plain if plain is not None else with_tools
+    # A template ends without its last newline, and a tag takes the newline behind it along.
+    plain, with_tools = (text.removesuffix("\n") for text in (plain, with_tools))
+    return f"{{% if tools %}}\n{with_tools}{{% else %}}\n{plain}{{% endif %}}"
+
+
+def _named_templates(config: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Templates in a file's `chat_template`, by name; a single one is `default`."""
     template = config.get("chat_template")
-    if isinstance(template, list):  # several named templates
+    if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    if not isinstance(template, str | None):
-        raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template must be a text, or several with names")
+    else:
+        named = {"default": template}
+    if not all(isinstance(text, str | None) for text in named.values()):
+        raise TokenizerError(f"{path}: chat_template must be a text, or several with names")
     try:
-        (template or "").encode()
+        return {str(name): text for name, text in named.items() if text is not None and text.encode()}
     except UnicodeEncodeError as error:
-        raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template is no text: {error}") from error
-    return template
+        raise TokenizerError(f"{path}: chat_template is no text: {error}") from error
 
 
 def _embedding_prompts(folder: Path) -> EmbeddingPrompts:
