@@ -249,6 +249,10 @@ def _in_context() -> Iterator[RuleCase]:
         yield case(f"{what} must not contain '..'", field, spec("pvc://a/../b"), spec("pvc://a/..b/c..d"))
         hub = "https://huggingface.co/o/name"
         yield case(f"{what} must be hf://", field, spec(f"{hub}/tree/main"), spec(f"{hub}/resolve/main/a.tar.gz"))
+    yield case(
+        "engine.chatTemplate must be the text of a Jinja template", "spec.engine.chatTemplate",
+        {"engine": {"chatTemplate": "/templates/chat.jinja"}}, {"engine": {"chatTemplate": "{{ messages }}"}},
+    )  # fmt: skip
     yield RuleCase(
         "engine.env must have none of FAIRLEAD_*, POD_IP", "spec.engine.env[0]",
         deployment(engine={"env": [{"name": "FAIRLEAD_ANYTHING", "value": "1"}]}),
@@ -325,6 +329,10 @@ _OF_A_SERVER: Mapping[str, Mapping[str, tuple[Json, Json]]] = {
         "engine.extraArgs of type SGLang must have none of": (
             {"extraArgs": ["--por=1"]},
             {"extraArgs": ["--mem-fraction-static=0.8"]},
+        ),
+        "engine.chatTemplate must be left out with engine.type SGLang": (
+            {"chatTemplate": "{{ messages }}"},
+            {"extraArgs": ["--chat-template", "/templates/a.jinja"]},
         ),
         "engine.kvCache.memory must be left out with engine.type SGLang": (
             {"kvCache": {"memory": "2Gi"}},

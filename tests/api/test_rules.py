@@ -299,6 +299,7 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
         rules.ADAPTERS,
         st.lists(st.fixed_dictionaries({}, optional={"servedName": st.none() | boats}), max_size=3),
     ),
+    "chat template": (rules.CHAT_TEMPLATE, st.text("{}%\n a", max_size=4)),
     "speculative source": (
         rules.SPECULATIVE_SOURCE,
         st.builds(

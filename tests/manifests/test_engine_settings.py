@@ -18,6 +18,9 @@ from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
 
+TEMPLATE = "{% for m in messages %}\n  # $(POD_IP): {{ m.content | tojson }}\n{%- endfor %}\n"
+"""As people write one over several lines, with what YAML and kubelets have a meaning for."""
+
 
 def read(folder: Path, **spec: Any) -> tuple[EngineConfig, ServerConfig]:
     """The engine's settings under this spec."""
@@ -45,7 +48,7 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     engine, server = read(
         tmp_path,
         engine={
-            "apiServers": 2, "toolCallParser": "mistral", "reasoningParser": "think",
+            "apiServers": 2, "chatTemplate": TEMPLATE, "toolCallParser": "mistral", "reasoningParser": "think",
             "dtype": "bfloat16", "quantization": "int8", "maxModelLen": 4096, "maxNumSeqs": 8,
             "speculative": {"method": "ngram", "numTokens": 3},
             "maxNumBatchedTokens": 256, "maxNumQueuedTokens": 1024, "enablePrefixCaching": False,
@@ -67,7 +70,7 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     assert server.api_servers == 2
     assert (server.max_images, server.media_hosts) == (4, {"a.test", "[fd00::1]:8080"})
     assert (server.tool_call_parser, server.reasoning_parser) == ("mistral", "think")
-    assert server.unknown_fields == "refuse"
+    assert server.unknown_fields == "refuse" and server.chat_template == TEMPLATE
 
 
 @pytest.mark.parametrize("method", SpeculativeMethod)

@@ -37,7 +37,7 @@ def built(source: str = "pvc://models/boat/q4.gguf", **engine: Any) -> tuple[Any
 def test_the_server_gets_its_own_flags_and_the_images_own_command() -> None:
     server, front, config = built(
         maxModelLen=4096, maxNumSeqs=8, kvCache={"dtype": "int8", "memory": "1Gi", "blockSize": 32},
-        reasoningParser="none", extraArgs=["--threads", "4"],
+        reasoningParser="none", chatTemplate="{{ messages }}", extraArgs=["--threads", "4"],
     )  # fmt: skip
     assert server["image"] == IMAGE and "command" not in server
     said = llama_parser().parse_args(server["args"])
@@ -45,6 +45,7 @@ def test_the_server_gets_its_own_flags_and_the_images_own_command() -> None:
     assert (said.ctx_size, said.parallel, said.batch_size, said.cache_ram) == (8 * 4096, 8, "2048", "1024")
     assert said.cache_type_k == said.cache_type_v == "q8_0" and said.reasoning_format == "none"
     assert said.no_kv_unified and said.cache_prompt and said.threads == "4"
+    assert said.chat_template == config["chat-template"] == "{{ messages }}"
     assert config["engine"] == "llama-cpp" and config["block-size"] == 32 and config["max-num-seqs"] == 8
     assert "/models/boat/q4.gguf" in front["args"] and "--events" not in front["args"]
 

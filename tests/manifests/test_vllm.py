@@ -69,6 +69,14 @@ def test_the_server_gets_its_own_flags() -> None:
     assert made["resources"]["limits"] == {"nvidia.com/gpu": "2"}
 
 
+def test_server_and_front_render_chats_with_one_template() -> None:
+    template = "{% for m in messages %}$(POD_IP) {{ m.content }}\n{% endfor %}"
+    pod, config = built(chatTemplate=template)
+    arguments = server(pod)["args"]
+    passed = arguments[arguments.index("--chat-template") + 1]
+    assert config["chat-template"] == template == passed.replace("$$", "$") and "$(" not in passed.replace("$$", "")
+
+
 def test_the_front_has_the_engines_port_and_knows_what_the_server_was_told() -> None:
     pod, config = built(maxNumSeqs=64, maxNumQueuedTokens=9000, spec={"drain": {"timeout": "90s"}})
     made = front(pod)

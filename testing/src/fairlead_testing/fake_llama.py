@@ -193,7 +193,15 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(flag, required=True)
     for flag in ("--port", "--ctx-size", "--parallel"):
         made.add_argument(flag, type=int, required=True)
-    for flag in ("--batch-size", "--cache-ram", "--cache-type-k", "--cache-type-v", "--reasoning-format", "--threads"):
+    for flag in (
+        "--batch-size",
+        "--cache-ram",
+        "--cache-type-k",
+        "--cache-type-v",
+        "--reasoning-format",
+        "--chat-template",
+        "--threads",
+    ):
         made.add_argument(flag)
     for flag in ("--no-kv-unified", "--cache-prompt", "--no-cache-prompt"):
         made.add_argument(flag, action="store_true")

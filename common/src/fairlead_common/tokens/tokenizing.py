@@ -186,6 +186,15 @@ class PromptTokenizer:
         tokenizer.joins_pairs = True
         return tokenizer
 
+    def templated(self, source: str, *, renders: bool = True) -> "PromptTokenizer":
+        """A copy with this template in place of the model's. `renders`: as the class has it. Raises
+        ChatTemplateError."""
+        tokenizer = copy(self)
+        tokenizer.__dict__.pop("digest", None)
+        tokenizer._renders = renders
+        tokenizer.chat_template = tokenizer._template(source)
+        return tokenizer
+
     def seeing(self, image_token: str, image_frame: tuple[str, str] | None = None) -> "PromptTokenizer":
         """A copy for a model that sees images; templates write `image_token` for each image. With `image_frame`, what
         stands before and behind, they write the first alone: the rest is put in, between blank lines, as Gemma 3's

@@ -31,7 +31,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Files(msgspec.Struct, array_like=True, frozen=True):
-    """Source of a tokenizer: a model's folder or file, or its content."""
+    """Source of a tokenizer: a model's folder or file, or its content. `chat_template`: beside a folder or file, the
+    template in place of the model's; None = the model's."""
 
     path: str | None = None
     tokenizer_json: str = ""
@@ -76,7 +77,7 @@ def make(payload: bytes, *, may_quicken: bool = True) -> tuple[bytes, Handler]:
     files = msgspec.msgpack.decode(payload, type=Files)
     try:
         if files.path is not None:
-            tokenizer = read_tokenizer(Path(files.path))
+            tokenizer = read_tokenizer(Path(files.path), files.chat_template)
         else:
             tokenizer = PromptTokenizer(
                 files.tokenizer_json,

@@ -62,11 +62,12 @@ class PromptWorkers:
             self._root, name, program, payload, _LIMITS, plain_program=plain, num_bytes=num_bytes, gives_up=False
         )
 
-    async def load(self, path: Path) -> None:
-        """Loads a model's folder or file, before this process reads the same. Raises ModelLoadError."""
+    async def load(self, path: Path, template: str | None = None) -> None:
+        """Loads a model's folder or file, with a template in place of the model's, before this process reads the same.
+        Raises ModelLoadError."""
         tokenizer = path / "tokenizer.json" if path.is_dir() else path
         num_bytes = tokenizer.stat().st_size if tokenizer.is_file() and path.is_dir() else 64 * 2**20
-        self._asked = self._make(msgspec.msgpack.encode(Files(str(path))), num_bytes)
+        self._asked = self._make(msgspec.msgpack.encode(Files(str(path), chat_template=template)), num_bytes)
         for _ in range(_TRIES):
             try:
                 problem = msgspec.msgpack.decode(await self._asked.load(), type=dict[str, str] | None)

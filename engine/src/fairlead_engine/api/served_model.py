@@ -51,11 +51,11 @@ class ModelFiles:
         self.sampling_defaults = sampling_defaults
 
     @classmethod
-    def read(cls, folder: Path, *, renders: bool = True) -> "ModelFiles":
-        """`renders`: whether chats are rendered in this process. Raises `ModelLoadError` (TokenizerInvalid,
-        ModelConfigInvalid)."""
+    def read(cls, folder: Path, template: str | None = None, *, renders: bool = True) -> "ModelFiles":
+        """`template`: of chats, in place of the model's. `renders`: whether chats are rendered in this process. Raises
+        `ModelLoadError` (TokenizerInvalid, ModelConfigInvalid)."""
         try:
-            return cls(read_tokenizer(folder, renders=renders), model_defaults(folder))
+            return cls(read_tokenizer(folder, template, renders=renders), model_defaults(folder))
         except TokenizerError as error:
             text = f"{folder}: this tokenizer cannot be served: {error}"
             raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, text) from error

@@ -30,6 +30,7 @@ from fairlead_engine.host.engine_stream import EngineStream
 from fairlead_engine.host.lifecycle import Lifecycle, Phase
 from fairlead_engine.host.metrics import Metrics
 from fairlead_engine.host.workers import prompt_root
+from fairlead_engine.model.tokenizer_files import template_text
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, SamplingParams
 
 Result = TypeVar("Result")
@@ -108,9 +109,11 @@ class Service:
         client.listen(self.stream)
 
     async def load(self, path: Path) -> ModelFiles:
-        """Reads a model's folder or file, after a worker has shown it to be harmless. Raises `ModelLoadError`."""
-        await self.prompts.load(path)
-        files = await asyncio.to_thread(ModelFiles.read, path, renders=False)
+        """Reads a model's folder or file, after a worker has shown it to be harmless. Raises `ModelLoadError`, and
+        ConfigError for a template that cannot be read."""
+        template = template_text(self.config.chat_template)
+        await self.prompts.load(path, template)
+        files = await asyncio.to_thread(ModelFiles.read, path, template, renders=False)
         config, source = self.config, files.tokenizer.template_source
         names = await self.prompts.formats(config.tool_call_parser, config.reasoning_parser)
         names = names or choose_names(source, config.tool_call_parser, config.reasoning_parser, renders=False)

@@ -38,6 +38,8 @@ class FrontConfig:
     """Tokens that gateways count as one in caches that have no blocks: llama-cpp's. Others say themselves."""
     model: str
     """Folder of the model, or its GGUF file, for its tokenizer and chat template."""
+    chat_template: str | None = None
+    """Chat template in Jinja, or a file that holds one, as the server was told it. None = the model's own."""
     served_name: str | None = None
     """Name of the model, as the server was told it. None = the last part of `model`."""
     max_num_seqs: int = 256

@@ -17,7 +17,7 @@ from fairlead_engine.external.front_core import FrontCore
 from fairlead_engine.host.engine_stream import EngineStream
 from fairlead_engine.host.lifecycle import Lifecycle, Phase
 from fairlead_engine.host.metrics import Metrics
-from fairlead_engine.model.tokenizer_files import read_tokenizer
+from fairlead_engine.model.tokenizer_files import read_tokenizer, template_text
 
 _MAX_PARTIAL_BODY_BYTES = 64 * 2**20
 
@@ -39,7 +39,7 @@ class FrontService:
 
     def read_files(self) -> None:
         """The model's tokenizer. Raises ModelLoadError."""
-        self.tokenizer = read_tokenizer(Path(self.config.model))
+        self.tokenizer = read_tokenizer(Path(self.config.model), template_text(self.config.chat_template))
 
     def ready(self, model: ForeignModel) -> None:
         """The server serves: from now on requests are taken."""

@@ -15,17 +15,31 @@ from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError, t
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 
 
-def read_tokenizer(model: Path, *, renders: bool = True) -> PromptTokenizer:
-    """Tokenizer and template; `renders`: `PromptTokenizer`'s. ModelLoadError: TokenizerInvalid, CheckpointInvalid."""
-    if model.suffix == GGUF_SUFFIX:
-        from fairlead_common.models.gguf_file import GgufFile
-        from fairlead_common.models.gguf_tokenizer import read_gguf_tokenizer
-
-        return read_gguf_tokenizer(GgufFile(model), renders=renders)
+def read_tokenizer(model: Path, template: str | None = None, *, renders: bool = True) -> PromptTokenizer:
+    """Tokenizer and template; `template`: in place of the model's; `renders`: `PromptTokenizer`'s. ModelLoadError:
+    TokenizerInvalid, CheckpointInvalid."""
     try:
-        return PromptTokenizer.from_folder(model, renders=renders)
+        if model.suffix == GGUF_SUFFIX:
+            from fairlead_common.models.gguf_file import GgufFile
+            from fairlead_common.models.gguf_tokenizer import read_gguf_tokenizer
+
+            tokenizer = read_gguf_tokenizer(GgufFile(model), renders=renders and template is None)
+        else:
+            tokenizer = PromptTokenizer.from_folder(model, renders=renders and template is None)
+        return tokenizer if template is None else tokenizer.templated(template, renders=renders)
     except (TokenizerError, ChatTemplateError) as error:
         raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, str(error)) from error
+
+
+def template_text(given: str | None) -> str | None:
+    """The template that `chat_template` is, or that the file of this name holds. Raises ConfigError."""
+    if given is None or any(mark in given for mark in "{\n"):
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        problem = f"is no template, and names no file that can be read: {given:.200} ({error})"
+        raise ConfigError("chat_template", problem, "name a file with a Jinja template, or write it here") from error
 
 
 def read_tokenizer_json(model: Path) -> str:

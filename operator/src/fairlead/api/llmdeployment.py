@@ -229,6 +229,11 @@ class EngineSpec:
     """Whether prompts reuse the computed beginning of earlier prompts."""
     speculative: Annotated[Speculative | None, Constraints(rules=rules.SPECULATIVE)] = None
     """Speculative decoding: answers in fewer steps where the next tokens are predictable."""
+    chat_template: Annotated[
+        str | None,
+        Constraints(min_length=1, max_length=65536, default_text="the model's own", rules=rules.CHAT_TEMPLATE),
+    ] = None
+    """Chat template in Jinja, in place of the model's own: how messages become a prompt."""
     tool_call_parser: ToolCallParser = ToolCallParser.AUTO
     """How the model writes tool calls; auto = as its chat template shows, none = requests with tools are refused."""
     reasoning_parser: ReasoningParser = ReasoningParser.AUTO

@@ -189,6 +189,12 @@ ADAPTERS = (
 )
 """On `spec.adapters`."""
 
+CHAT_TEMPLATE = (
+    Rule(
+        "self.matches('[{][{%]')",
+        "engine.chatTemplate must be the text of a Jinja template, which has {{ }} or {% %} somewhere",
+    ),
+)
 SPECULATIVE_SOURCE = _source_rules(
     "engine.speculative.source", _SOURCE, "pvc://CLAIM/FOLDER, file:///FOLDER, demo://NAME"
 )

@@ -143,6 +143,7 @@ def engine_flags(
         "max-images": engine.max_images,
         "max-image-pixels": engine.max_image_pixels,
         "allowed-media-domains": ",".join(engine.allowed_media_domains) or None,
+        "chat-template": engine.chat_template,
         "tool-call-parser": unless(engine.tool_call_parser, "auto"),
         "reasoning-parser": unless(engine.reasoning_parser, "auto"),
         "unknown-fields": unless(engine.unknown_fields, "ignore"),

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.llmdeployment import EngineType, KvCacheDtype, LLMDeployment, ReasoningParser, ToolCallParser
+from fairlead.api.llmdeployment import (
+    EngineSpec,
+    EngineType,
+    KvCacheDtype,
+    LLMDeployment,
+    ReasoningParser,
+    ToolCallParser,
+)
 from fairlead.api.quantities import format_duration
 from fairlead.manifests.common import as_sidecar
 from fairlead.manifests.source import MODEL_VOLUME, ModelSource
@@ -60,6 +67,11 @@ class ForeignServer:
 def words(flags: Mapping[str, object]) -> list[str]:
     """Arguments of these flags and values; without those that have none."""
     return [word for flag, value in flags.items() if value is not None for word in (f"--{flag}", str(value))]
+
+
+def _template(engine: EngineSpec) -> str | None:
+    """The chat template as an argument, in which kubelets replace `$(NAME)`; None = the model's own."""
+    return None if engine.chat_template is None else engine.chat_template.replace("$", "$$")
 
 
 def unless(value: str, *defaults: str) -> str | None:
@@ -123,6 +135,7 @@ def front_flags(deployment: LLMDeployment, source: ModelSource, kind: ForeignSer
         "max-num-seqs": kind.num_seqs(deployment),
         "max-num-batched-tokens": kind.num_batched_tokens(deployment),
         "max-num-queued-tokens": engine.max_num_queued_tokens,
+        "chat-template": engine.chat_template,
         "enable-prefix-caching": None if engine.enable_prefix_caching else False,
         "drain-timeout": format_duration(spec.drain.timeout),
         **kind.front_flags(deployment),
@@ -190,6 +203,7 @@ def _vllm_arguments(deployment: LLMDeployment, model: str) -> list[str]:
         "kv-cache-memory-bytes": engine.kv_cache.memory,
         "kv-cache-dtype": unless(engine.kv_cache.dtype, "auto"),
         "reasoning-parser": unless(engine.reasoning_parser, ReasoningParser.AUTO, ReasoningParser.NONE),
+        "chat-template": _template(engine),
         "tool-call-parser": unless(engine.tool_call_parser, ToolCallParser.AUTO, ToolCallParser.NONE),
         "scheduling-policy": "priority",
         "host": "$(POD_IP)",
@@ -236,6 +250,7 @@ def _llama_cpp_arguments(deployment: LLMDeployment, model: str) -> list[str]:
         "cache-type-v": kv_type,
         # What no slot has any more, in the host's memory: its own default is 8 GiB, which pods are not told of.
         "cache-ram": (engine.kv_cache.memory or 0) // _MIB,
+        "chat-template": _template(engine),
         "reasoning-format": "none" if engine.reasoning_parser == ReasoningParser.NONE else None,
         "host": "$(POD_IP)",
         "port": SERVER_PORT,
