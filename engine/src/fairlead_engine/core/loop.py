@@ -126,6 +126,9 @@ class BlockChanges:
         self._stored.append((parent, hashes))
 
     def removed(self, block_hash: BlockHash) -> None:
+        if not self._stored:  # thousands of blocks in one step
+            self._removed.append(block_hash)
+            return
         kept = [each for each in self._stored if each[1] != [block_hash]]
         assert all(block_hash not in hashes for _, hashes in kept), "a block was evicted in the step that published it"
         if len(kept) == len(self._stored):

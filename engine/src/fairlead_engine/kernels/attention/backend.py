@@ -7,6 +7,7 @@ Requests and scheduling stay outside: a step is rows of tokens, some for each se
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -30,9 +31,9 @@ Metadata = TypeVar("Metadata")
 """Result of `prepare`, for `store` and `attend`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CacheLayout:
-    """The facts that determine every backend's cache."""
+    """The facts that determine every backend's cache. What follows from all layers is reckoned once: each step asks."""
 
     num_layers: int
     num_heads: int
@@ -55,17 +56,17 @@ class CacheLayout:
     kv_shapes: tuple[KvShape, ...] = ()
     """Of each layer, where layers differ; empty = all have `num_kv_heads` of `head_dim`."""
 
-    @property
+    @cached_property
     def of_layers(self) -> tuple[KvShape, ...]:
         """Keys and values of each layer."""
         return self.kv_shapes or (KvShape(self.num_kv_heads, self.head_dim),) * self.num_layers
 
-    @property
+    @cached_property
     def group(self) -> int:
         """Query heads, side by side, that have one key head in every layer."""
         return gcd(*(self.num_heads // each.num_heads for each in self.of_layers))
 
-    @property
+    @cached_property
     def longest_head(self) -> int:
         return max(each.head_dim for each in self.of_layers)
 
