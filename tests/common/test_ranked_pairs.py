@@ -134,3 +134,86 @@ def test_a_file_whose_pattern_is_not_known_says_so(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "QWenTokenizer"}')
     with pytest.raises(TokenizerError, match=r"of TikTokenTokenizer alone, and tokenizer_class .* is 'QWenTokenizer'"):
         PromptTokenizer.from_folder(tmp_path)
+
+
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief, é."},
+    {"role": "user", "content": "Weather in Oslo?"},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [
+            {
+                "id": "abcdefghi",
+                "type": "function",
+                "function": {"name": "weather", "arguments": {"city": "Oslo", "days": [1, 2]}},
+            },
+            {"id": "123456789", "type": "function", "function": {"name": "now", "arguments": {}}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "abcdefghi", "content": '{"sky": "grå"}'},
+    {"role": "tool", "tool_call_id": "123456789", "content": "noon"},
+    {"role": "assistant", "content": "Grey."},
+    {"role": "user", "content": [{"type": "text", "text": "And tomorrow?"}]},
+]
+
+
+@pytest.fixture(scope="module", params=["v7", "v11", "v13"])
+def of_version(
+    request: pytest.FixtureRequest, tekken: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A file as later checkpoints have it."""
+    named = [*Tekkenizer.DEPRECATED_SPECIAL_TOKENS]
+    named += [{"rank": rank, "token_str": f"<SPECIAL_{rank}>", "is_control": True} for rank in range(20, 32)]
+    marks = ("[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]")
+    named += [{"rank": 32 + place, "token_str": mark, "is_control": True} for place, mark in enumerate(marks)]
+    config = {**tekken["config"], "version": request.param, "default_vocab_size": 9000}
+    content = {"config": config, "vocab": tekken["vocab"][:8000], "special_tokens": named}
+    path = tmp_path_factory.mktemp(request.param) / "tekken.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("num_messages", [2, 5, 7])
+@pytest.mark.parametrize("has_tools", [False, True])
+def test_chats_are_written_as_mistral_writes_them(of_version: Path, num_messages: int, has_tools: bool) -> None:
+    from mistral_common.protocol.instruct.request import InstructRequest
+    from mistral_common.protocol.instruct.tool_calls import Function, Tool
+    from mistral_common.tokens.tokenizers.instruct import (
+        InstructTokenizerV7,
+        InstructTokenizerV11,
+        InstructTokenizerV13,
+    )
+
+    kinds = {"v7": InstructTokenizerV7, "v11": InstructTokenizerV11, "v13": InstructTokenizerV13}
+    reader = Tekkenizer.from_file(of_version)
+    tools = [Tool(function=Function(name="weather", description="Sky", parameters={"type": "object"}))]
+    messages = CONVERSATION[:num_messages]
+    written = [{**message, **_as_text(message)} for message in messages]
+    request = InstructRequest(messages=written, available_tools=tools if has_tools else None)
+    wanted = kinds[reader.version.value](reader).encode_instruct(request).tokens
+    ours = PromptTokenizer.from_folder(of_version.parent)
+    given = [tool.model_dump() for tool in tools] if has_tools else None
+    assert ours.encode_chat(messages, tools=given) == wanted
+
+
+def _as_text(message: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as mistral-common takes them."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return {"tool_calls": calls} if calls else {}
+
+
+def test_thoughts_are_written_where_the_version_has_marks(of_version: Path) -> None:
+    ours = PromptTokenizer.from_folder(of_version.parent)
+    thought = {"role": "assistant", "content": "5", "reasoning_content": "2 and 3"}
+    text = ours.render_chat([{"role": "user", "content": "2 + 3?"}, thought, {"role": "user", "content": "Sure?"}])
+    assert ("[THINK]2 and 3[/THINK]5</s>" in text) == (of_version.parent.name.startswith("v13"))
+
+
+def test_a_template_beside_the_file_wins(of_version: Path, tmp_path: Path) -> None:
+    (tmp_path / "tekken.json").symlink_to(of_version)
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}own")
+    assert PromptTokenizer.from_folder(tmp_path).render_chat([]) == "<s>own"

@@ -7,6 +7,7 @@ A text is cut by a pattern; within a piece the two neighbours whose joint token 
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from fairlead_common.tokens.byte_letters import in_letters
+from fairlead_common.tokens.mistral_chat import mistral_template
 
 TEKKEN, TIKTOKEN = "tekken.json", "tiktoken.model"
 FILES = ("tokenizer.json", TEKKEN, TIKTOKEN)
@@ -39,10 +41,21 @@ _KIMI_RESERVED = 256
 _MOST_TOKENS, _LONGEST_TOKEN = 2**21, 2048
 
 
-def converted(path: Path, config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """`tokenizer.json`'s text and special tokens by their role, of one of the other files. `config`:
-    tokenizer_config.json. Raises OSError, ValueError, and bare Exception for what does not fit together."""
-    return _tekken(path) if path.name == TEKKEN else (_kimi(path, config), {})
+@dataclass(frozen=True, slots=True)
+class StoredTokenizer:
+    """What a tokenizer's file says."""
+
+    tokenizer_json: str
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """By their role; empty = tokenizer_config.json has them."""
+    chat_template: str | None = None
+    """For a folder without one; None = not known."""
+
+
+def converted(path: Path, config: Mapping[str, Any]) -> StoredTokenizer:
+    """`tokenizer.json`, of one of the other files. `config`: tokenizer_config.json. Raises OSError, ValueError, and
+    bare Exception for what does not fit together."""
+    return _tekken(path) if path.name == TEKKEN else StoredTokenizer(_kimi(path, config))
 
 
 class _Token(msgspec.Struct):
@@ -60,6 +73,7 @@ class _TekkenConfig(msgspec.Struct):
     pattern: str
     default_vocab_size: int
     default_num_special_tokens: int
+    version: str = ""
 
 
 class _Tekken(msgspec.Struct):
@@ -68,7 +82,7 @@ class _Tekken(msgspec.Struct):
     special_tokens: list[_SpecialToken] | None = None
 
 
-def _tekken(path: Path) -> tuple[str, dict[str, str]]:
+def _tekken(path: Path) -> StoredTokenizer:
     """Special tokens come first: a token's id is its rank behind them."""
     file = msgspec.json.decode(path.read_bytes(), type=_Tekken)
     number, size = file.config.default_num_special_tokens, file.config.default_vocab_size
@@ -85,7 +99,7 @@ def _tekken(path: Path) -> tuple[str, dict[str, str]]:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokenizer.token_to_id(bos))]
         )
-    return tokenizer.to_str(), roles
+    return StoredTokenizer(tokenizer.to_str(), roles, mistral_template(file.config.version))
 
 
 def _kimi(path: Path, config: Mapping[str, Any]) -> str:

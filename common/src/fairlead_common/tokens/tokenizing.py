@@ -23,6 +23,7 @@ import tokenizers
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError, Message
 from fairlead_common.tokens import ranked_pairs
 from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
+from fairlead_common.tokens.ranked_pairs import StoredTokenizer
 
 Encode = Callable[[str, bool], list[int]]
 """Token ids of a text; the second argument: whether the special tokens around a text are added."""
@@ -163,18 +164,17 @@ class PromptTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path, *, renders: bool = True) -> "PromptTokenizer":
-        """Reads the tokenizer (`tokenizer_json_of`), `tokenizer_config.json`, `chat_template.jinja` and the prompts for
+        """Reads the tokenizer (`stored_tokenizer`), `tokenizer_config.json`, `chat_template.jinja` and the prompts for
         texts that become vectors of a model's folder. `renders`: as the class has it.
 
         Raises `TokenizerError` when there is no usable tokenizer, or another of the files is wrong.
         """
-        tokenizer_json, special = tokenizer_json_of(folder)
-        config = _read_json(folder / "tokenizer_config.json")
-        special |= {name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))}
+        stored, config = stored_tokenizer(folder), _read_json(folder / "tokenizer_config.json")
+        named = {name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))}
         return cls(
-            tokenizer_json,
-            chat_template=_chat_template(folder, config),
-            special_tokens=special,
+            stored.tokenizer_json,
+            chat_template=_chat_template(folder, config) or stored.chat_template,
+            special_tokens=stored.special_tokens | named,
             embedding_prompts=_embedding_prompts(folder),
             renders=renders,
         )
@@ -300,7 +300,8 @@ class PromptTokenizer:
     ) -> str:
         """The prompt text for a chat; `ChatTemplateError` when the model has no template or it refuses."""
         if self.chat_template is None:
-            raise ChatTemplateError("this model has no chat template; use /v1/completions instead")
+            remedy = "use /v1/completions instead, or have it served with one (spec.engine.chatTemplate)"
+            raise ChatTemplateError(f"this model has no chat template; {remedy}")
         text = self.chat_template.render(messages, tools=tools, **variables)
         if self.image_frame is None:
             return text
@@ -314,13 +315,13 @@ class PromptTokenizer:
         return self.encode(self.render_chat(messages, tools=tools, **variables), add_special_tokens=False)
 
 
-def tokenizer_json_of(folder: Path) -> tuple[str, dict[str, str]]:
-    """`tokenizer.json` of a model's folder, made of another file where there is none (`ranked_pairs`), and the special
-    tokens that this other file names. Raises TokenizerError."""
+def stored_tokenizer(folder: Path) -> StoredTokenizer:
+    """A model's folder's `tokenizer.json`, or what is made of another file where there is none (`ranked_pairs`). Raises
+    TokenizerError."""
     path = next((folder / name for name in ranked_pairs.FILES if (folder / name).is_file()), folder / "tokenizer.json")
     try:
         if path.name == "tokenizer.json":
-            return path.read_text(encoding="utf-8"), {}
+            return StoredTokenizer(path.read_text(encoding="utf-8"))
         with panics_as_errors():
             return ranked_pairs.converted(path, _read_json(folder / "tokenizer_config.json"))
     except FileNotFoundError as error:

@@ -11,7 +11,7 @@ from typing import Any
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_common.openai.chat import ChatTemplateError
 from fairlead_common.tokens import ranked_pairs
-from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError, tokenizer_json_of
+from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError, stored_tokenizer
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 
 
@@ -46,7 +46,7 @@ def read_tokenizer_json(model: Path) -> str:
     """The tokenizer alone. Raises TokenizerError, or ModelLoadError."""
     if model.suffix == GGUF_SUFFIX:
         return read_tokenizer(model).tokenizer_json
-    return tokenizer_json_of(model)[0]
+    return stored_tokenizer(model).tokenizer_json
 
 
 def check_same_tokens(model: Path, draft_model: Path) -> None:
@@ -75,7 +75,7 @@ def _has_tokenizer(folder: Path) -> bool:
 def _ids(folder: Path) -> dict[str, int]:
     """By text."""
     try:
-        read: dict[str, Any] = json.loads(tokenizer_json_of(folder)[0])
+        read: dict[str, Any] = json.loads(stored_tokenizer(folder).tokenizer_json)
         words = read["model"]["vocab"]
         found = dict(words) if isinstance(words, dict) else {word[0]: index for index, word in enumerate(words)}
         found.update((added["content"], added["id"]) for added in read.get("added_tokens") or [])
