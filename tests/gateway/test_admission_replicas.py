@@ -92,6 +92,39 @@ async def test_a_paused_replica_is_tried_again_by_time_alone_and_a_pool_without_
 
 
 @in_virtual_time
+async def test_a_new_line_of_a_batch_does_not_wait_for_the_end_of_a_pause_that_others_failures_made_long() -> None:
+    room = Room(pool_of(replica(limits=None)))
+    pool, now = room.model_pool, 0.0
+    for _ in range(6):
+        async with pool.admit(pool.ticket(request("failing"))) as attempt:
+            assert (now := pool.now()) < 16.0
+            attempt.failed(Failure.UNAVAILABLE)
+    assert pool.router.next_change(now) == now + 2.0, "others wait for 15 s"
+    room.ask("urgent")
+    line = request("line")
+    line.is_spare = True
+    async with pool.admit(pool.ticket(line)) as attempt:
+        assert pool.now() == now + 2.0
+        attempt.failed(Failure.UNAVAILABLE)
+    async with pool.admit(pool.ticket(line)) as attempt:
+        assert pool.now() == now + 4.0
+        attempt.accepted()
+    assert await room.end() == [("urgent", "a", now + 4.0)], "the line found that it serves again"
+
+
+@in_virtual_time
+async def test_a_line_of_a_batch_goes_to_a_replica_without_loads_once_nobody_has_asked_for_a_minute() -> None:
+    room = Room(pool_of(replica()))
+    room.ask("urgent")
+    await asyncio.sleep(1.0)
+    line = request("line")
+    line.is_spare = True
+    async with room.model_pool.admit(room.model_pool.ticket(line)):
+        assert room.model_pool.now() == 60.0
+    await room.end()
+
+
+@in_virtual_time
 async def test_a_replica_is_left_alone_until_it_has_told_what_it_is_and_how_loaded() -> None:
     room = Room(pool_of(), FakeReader("x"))
     room.ask("a", seconds=9.0)

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.gateway.batches import batch_run
+from fairlead.gateway.batches import batch_run, batch_table, runner
 from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.batches.lines import MAX_LINES, raw_lines
+from fairlead.gateway.files.blobs import BlobError
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -218,6 +219,26 @@ async def test_a_busy_or_broken_fleet_is_asked_again(with_files, tmp_path: Path,
     errors = await told(setup, done.error_file_id)
     assert [each["response"]["status_code"] for each in errors] == [504, 400]
     assert [each["response"]["body"] for each in errors] == ["<p>\nno", {"a": 1}], "each on a line, whatever it is"
+
+
+async def test_a_batch_whose_file_could_not_be_read_goes_on_before_its_lease_ends(
+    with_files, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(batch_table, "LEASE_SECONDS", 3600.0)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.05)
+    setup = await with_files(tmp_path)
+    blobs, num_reads = setup.gateway.storage.files.blobs, 0
+    read = blobs.read
+
+    def fails_once(name: str) -> Any:
+        nonlocal num_reads
+        num_reads += 1
+        if num_reads == 1:
+            raise BlobError("the bucket answers 503")
+        return read(name)
+
+    monkeypatch.setattr(blobs, "read", fails_once)
+    assert (await ended(setup, await begun(setup, line("one")))).request_counts.completed == 1
 
 
 @given(data=st.binary(max_size=200), sizes=st.lists(st.integers(1, 30), max_size=20))

@@ -194,6 +194,30 @@ def test_pauses_double_and_failures_within_a_pause_count_once() -> None:
     assert router.next_change(0.5) == 1.5
 
 
+@pytest.mark.parametrize(
+    ("failure", "pauses"), [(Failure.UNAVAILABLE, (0.5, 1.0, 2.0, 2.0, 2.0)), (Failure.DIED, (0.5, 1.0, 2.0, 4.0, 8.0))]
+)
+def test_lines_of_batches_probe_a_server_that_refuses_everything_however_long_it_has(
+    failure: Failure, pauses: tuple[float, ...]
+) -> None:
+    router, now = make_router(replica("a")), 0.0
+    router.failed(sent := route(router), failure, now)
+    router.release(sent, now)
+    for pause in pauses:
+        assert router.route(PROMPT, now + 0.9 * pause, is_spare=True) is None
+        now += pause
+        probe = router.route(PROMPT, now, is_spare=True)
+        assert probe is not None
+        assert router.route(PROMPT, now, is_spare=True) is None, "one probe at a time"
+        router.failed(probe, failure, now)
+        router.release(probe, now)
+    if failure is Failure.UNAVAILABLE:
+        assert router.route(PROMPT, now + 2.0) is None, "others leave it alone until its pause ends"
+        assert router.next_change(now) == now + 2.0
+        assert router.route(PROMPT, now + 2.0, is_spare=True) is not None
+        assert router.route(PROMPT, now + 16.0) is not None, "nor do they wait for a line's whole answer"
+
+
 def test_a_probe_that_ends_without_a_verdict_may_be_repeated() -> None:
     router = make_router(replica("a"))
     sent = route(router)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from statistics import median
 from typing import Generic, TypeVar
 
@@ -35,6 +36,8 @@ FADE_SECONDS = 60.0
 """Older samples do not count: an avoided replica gets a new chance."""
 MAX_SECONDS = 1.0
 """Longer overheads are exceptions outside the model, which need not recur."""
+SPARE_PROBE_SECONDS = 2.0
+"""Between probes by lines of batches, which are repeated whatever comes, of a replica that refuses everything."""
 _Kept = TypeVar("_Kept")
 
 
@@ -129,34 +132,48 @@ class Failure(Enum):
         self.first_pause = first_pause
         self.longest_pause = longest_pause
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the replica computed nothing for the request, so that a probe costs nobody anything."""
+        return self in (Failure.UNREACHABLE, Failure.UNAVAILABLE)
+
 
 @dataclass(slots=True)
 class _HealthRecord:
     failure: Failure
     until: float
+    spare_until: float
+    """The same for lines of batches."""
     num_failures: int
     probe: int | None = None
     """The dispatch that probes it; None while none does."""
+    is_spare_probe: bool = False
+    """Whether that is a line of a batch, whose whole answer may take minutes: others do not wait for it."""
 
 
 class HealthBook(_Book[_HealthRecord]):
     """Pauses of replicas that failed. After a pause one request at a time probes the replica. A probe succeeds when
-    answered, or when the engine's load includes the request, as whole answers may take minutes."""
+    answered, or when the engine's load includes the request, as whole answers may take minutes. Lines of batches probe
+    earlier: a server that serves again is found by them, however long it had failed."""
 
-    def available(self, uid: str, now: float) -> bool:
-        """Whether the replica may be sent a request now."""
+    def available(self, uid: str, now: float, *, is_spare: bool = False) -> bool:
+        """Whether the replica may be sent a request now. `is_spare`: a line of a batch."""
         record = self._records.get(uid)
-        return record is None or (now >= record.until and record.probe is None)
+        if record is None:
+            return True
+        if is_spare:
+            return record.probe is None and now >= record.spare_until
+        return now >= record.until and (record.probe is None or record.is_spare_probe)
 
     def failing(self, uid: str) -> bool:
         """Whether the last news of the replica was a failure."""
         return uid in self._records
 
-    def sent(self, uid: str, dispatch: int) -> None:
+    def sent(self, uid: str, dispatch: int, *, is_spare: bool = False) -> None:
         """A request with this number goes to the replica; after a failure it is the probe."""
         record = self._records.get(uid)
         if record is not None:
-            record.probe = dispatch
+            record.probe, record.is_spare_probe = dispatch, is_spare
 
     def heard(self, uid: str, num_seen: int) -> None:
         """The replica's load includes so many dispatches of ours, perhaps the probe."""
@@ -171,11 +188,13 @@ class HealthBook(_Book[_HealthRecord]):
     def failed(self, uid: str, failure: Failure, now: float) -> None:
         """Starts or doubles the pause. Failures that arrive during a pause belong to the same event and count once."""
         record = self._records.get(uid)
+        spare_pause = SPARE_PROBE_SECONDS if failure.is_refusal else inf
         if record is not None and now < record.until:
+            record.spare_until = min(record.until, now + spare_pause)
             return
         num_failures = 1 if record is None else record.num_failures + 1
         pause = _pause(failure.first_pause, failure.longest_pause, num_failures)
-        self._records[uid] = _HealthRecord(failure, now + pause, num_failures)
+        self._records[uid] = _HealthRecord(failure, now + pause, now + min(pause, spare_pause), num_failures)
 
     def ended(self, uid: str) -> None:
         """A request has ended: if it was a probe without a verdict, another may follow."""
@@ -184,8 +203,9 @@ class HealthBook(_Book[_HealthRecord]):
             record.probe = None
 
     def next_change(self, now: float) -> float | None:
-        """When the next pause ends; None when nobody is paused."""
-        return min((record.until for record in self._records.values() if record.until > now), default=None)
+        """When the next pause ends, if only for lines of batches; None when nobody is paused."""
+        ends = (end for record in self._records.values() for end in (record.spare_until, record.until))
+        return min((end for end in ends if end > now), default=None)
 
 
 @dataclass(slots=True)

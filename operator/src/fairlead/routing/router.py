@@ -99,11 +99,12 @@ class Router:
         """
         if is_spare:
             claimed = {*claimed, *self._without_spare(prompt, now)}
-        candidates = self._unclaimed(prompt, now, claimed)
+        candidates = self._unclaimed(prompt, now, claimed, is_spare=is_spare)
+        well = self._well(now, is_spare=is_spare)
         if is_suspect:
-            candidates = self.suspects.for_suspect(candidates, self._well(now), now, patient=patient)
+            candidates = self.suspects.for_suspect(candidates, well, now, patient=patient)
         else:
-            candidates = self.suspects.for_others(candidates, self._well(now), now)
+            candidates = self.suspects.for_others(candidates, well, now)
         if not candidates:
             return None
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
@@ -139,10 +140,12 @@ class Router:
             if prompt.may_go_to(each) and not prompt.misfit(each, self.datastore.load(each.uid, now))
         )
 
-    def _unclaimed(self, prompt: Prompt, now: float, claimed: Collection[str]) -> Sequence[Candidate]:
+    def _unclaimed(
+        self, prompt: Prompt, now: float, claimed: Collection[str], *, is_spare: bool = False
+    ) -> Sequence[Candidate]:
         """Candidates without claimed ones. Claimed replicas still decide whether a hanging or silent one is a
         candidate."""
-        return [each for each in self.candidates(prompt, now) if each.replica.uid not in claimed]
+        return [each for each in self.candidates(prompt, now, is_spare=is_spare) if each.replica.uid not in claimed]
 
     def _without_spare(self, prompt: Prompt, now: float) -> Collection[str]:
         """Uids of the replicas that may not take this line of a batch now."""
@@ -155,18 +158,18 @@ class Router:
                 full.append(replica.uid)
         return full
 
-    def _well(self, now: float) -> list[str]:
+    def _well(self, now: float, *, is_spare: bool = False) -> list[str]:
         """Replicas that take requests, full ones too."""
-        uids = (replica.uid for replica in self.replicas)
-        return [uid for uid in uids if not self.datastore.drains(uid) and self.health.available(uid, now)]
+        uids = (replica.uid for replica in self.replicas if not self.datastore.drains(replica.uid))
+        return [uid for uid in uids if self.health.available(uid, now, is_spare=is_spare)]
 
-    def candidates(self, prompt: Prompt, now: float) -> Sequence[Candidate]:
-        """Replicas with the prompt's adapter and present room, with predictions.
+    def candidates(self, prompt: Prompt, now: float, *, is_spare: bool = False) -> Sequence[Candidate]:
+        """Replicas with the prompt's adapter and present room, with predictions. `is_spare`: for a line of a batch.
 
         Hanging replicas are left out while another is well, even a full one; silent ones while another has room.
         """
         holders = [replica for replica in self.replicas if prompt.may_go_to(replica)]
-        states = [self._state(replica, now) for replica in holders if self._may_send(replica.uid, now)]
+        states = [self._state(replica, now) for replica in holders if self._may_send(replica.uid, now, is_spare)]
         well = [state for state in states if not state.hangs()] or states
         cached = self._cached(prompt)
         judged = (self._candidate(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now) for each in well)
@@ -274,15 +277,16 @@ class Router:
         """Whether there are replicas, and each failed last."""
         return bool(self.replicas) and all(self.health.failing(replica.uid) for replica in self.replicas)
 
-    def next_change(self, now: float) -> float | None:
-        """When time alone may give a replica room; None = only an event can."""
+    def next_change(self, now: float, *, with_spare: bool = False) -> float | None:
+        """When time alone may give a replica room; None = only an event can. `with_spare`: also for lines of
+        batches."""
         loads = (self.datastore.load(replica.uid, now) for replica in self.replicas)
         times = [stale_at(load) for load in loads if load is not None]
-        changes = self.health.next_change(now), self.capacity.next_change(now), self.suspects.next_change(now)
-        times += [time for time in changes if time is not None]
+        books = [self.health, self.capacity, self.suspects, *([self.spare] if with_spare else ())]
+        times += [time for book in books if (time := book.next_change(now)) is not None]
         return min(times, default=None)
 
-    def _may_send(self, uid: str, now: float) -> bool:
+    def _may_send(self, uid: str, now: float, is_spare: bool) -> bool:
         """A newer load may overrule failures and refusals."""
         if self.datastore.drains(uid):
             return False
@@ -291,7 +295,8 @@ class Router:
             self.health.heard(uid, num_seen)
             if not load.waiting and not self.in_flight.unseen(uid, num_seen):
                 self.capacity.queue_was_empty(uid, load.time)
-        return self.health.available(uid, now) and self.capacity.has_room(uid, self.in_flight.count(uid), now)
+        is_well = self.health.available(uid, now, is_spare=is_spare)
+        return is_well and self.capacity.has_room(uid, self.in_flight.count(uid), now)
 
     def _state(self, replica: Replica, now: float) -> ReplicaState:
         uid, book = replica.uid, self.in_flight
@@ -412,6 +417,6 @@ class Router:
                 coming = [[*each, state_hash(chain[-1])] for each, chain in zip(coming, chains, strict=True) if chain]
             sent.expectations = tuple(index.expect(uid, hashes, due) for hashes in coming)
         self.capacity.sent(uid, self.in_flight.count(uid), now)
-        self.health.sent(uid, sent.dispatch)
+        self.health.sent(uid, sent.dispatch, is_spare=is_spare)
         self.in_flight.take(sent)
         return sent

@@ -57,6 +57,11 @@ class SpareBook:
         """Forgets replicas that left."""
         self._paid_until = {uid: until for uid, until in self._paid_until.items() if uid in uids}
 
+    def next_change(self, now: float) -> float | None:
+        """When time alone may let a replica take lines of batches; None = it cannot."""
+        times = (self.urgent_at + QUIET_SECONDS, *self._paid_until.values())
+        return min((time for time in times if time > now), default=None)
+
     def may_take(self, state: ReplicaState, num_spare: int, work: Work, now: float) -> bool:
         """Whether the replica may take one more. `num_spare`: lines of batches of this gateway there; `work`: of the
         prompt. Lines of other gateways count as others' requests."""

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlead.gateway.batches.batch import BatchRow, BatchStatus
@@ -147,5 +148,7 @@ class BatchRunner:
             logger.warning("the batch %s is run by another gateway now", batch_id)
         except (StoreError, BlobError, NotStored) as error:  # whoever gets the lease next goes on
             logger.warning("the batch %s pauses: %s", batch_id, error)
+            with suppress(StoreError):  # the next look takes it, and not the one after the lease's end
+                await self.table.release(batch_id, self._id)
         except Exception:
             logger.exception("the batch %s pauses by a defect of the gateway", batch_id)

@@ -222,6 +222,9 @@ class ModelPool:
                 break
             if not self._stays(ticket, claims, now):
                 self._let_go(ticket, claims, now)
+        if self.queue.num_urgent and self.queue.num_spare and self.router.all_failing():
+            first = next(ticket for ticket in self.queue if ticket.is_spare)
+            self._let_go(first, Claims(self.router, now), now)  # lines of batches may probe before others' pauses end
         self._set_wake_up(now)
 
     # The line.
@@ -253,7 +256,7 @@ class ModelPool:
             awaited.set_result(sent)
 
     def _route(self, ticket: RequestTicket, now: float, claims: Claims) -> InFlightRequest | None:
-        if ticket.is_spare and self.queue.num_urgent:
+        if ticket.is_spare and self.queue.num_urgent and not self.router.all_failing():
             return None
         return self.router.route(
             ticket.prompt,
@@ -337,7 +340,7 @@ class ModelPool:
         if self._wake_up is not None:
             self._wake_up.cancel()
             self._wake_up = None
-        when = self.router.next_change(now) if len(self.queue) else None
+        when = self.router.next_change(now, with_spare=self.queue.num_spare > 0) if len(self.queue) else None
         if self._line.num_suspects:
             patience_ends = (ticket.patient_until for ticket in self.queue if ticket.patient_until > now)
             when = min((time for time in (when, *patience_ends) if time is not None), default=None)
