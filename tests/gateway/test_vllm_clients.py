@@ -191,6 +191,26 @@ def test_a_feature_of_each_client(
     assert "best_effort" not in fleet.sent and ("thinking_token_budget" in fleet.sent) <= fleet.vllm.reasons
 
 
+NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("ask", "tool"),
+    [
+        pytest.param(_chat, OTHER, id="chat"),
+        pytest.param(_responses, {"type": "function", "name": "other", "parameters": NO_PARAMETERS}, id="responses"),
+        pytest.param(_messages, {"name": "other", "input_schema": NO_PARAMETERS}, id="messages"),
+        pytest.param(_ollama, OTHER, id="ollama"),
+    ],
+)
+def test_the_arguments_of_a_tool_without_parameters_are_an_object(
+    served: Fleet, ask: Callable[..., Answer], tool: dict[str, Any], streamed: bool
+) -> None:
+    served.vllm.reasons = False
+    assert ask(served, streamed, tools=[tool]) == ("", "", {})
+
+
 def test_three_turns_of_an_agent_on_messages_and_on_stored_responses(fleet: Fleet) -> None:
     asked: dict[str, Any] = {"model": "fake", "tools": RESPONSES_TOOLS}
     first = fleet.openai.responses.create(**asked, input="hello")

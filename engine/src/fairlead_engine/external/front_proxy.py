@@ -22,6 +22,7 @@ from fairlead_common.wire.blocks import BlockHash, extra_bytes, hash_blocks, num
 from fairlead_common.wire.own_paths import FORM_PATHS
 from fairlead_engine.errors import EngineDead, EngineError, RequestError
 from fairlead_engine.external.allowed_tools import only_allowed
+from fairlead_engine.external.call_arguments import StreamedArguments, with_arguments
 from fairlead_engine.external.front_service import FrontService
 from fairlead_engine.external.passing_requests import PassingRequest
 from fairlead_engine.external.server_refusals import (
@@ -277,6 +278,7 @@ class FrontProxy:
     async def _answered(self, response: Connection, passage: _Passage) -> AsyncIterator[Events]:
         """The events of one answer; an incomplete stream is an error."""
         core, path, is_whole, rest = self._service.client, passage.exchange.scope["path"], False, b""
+        arguments = StreamedArguments()
         try:
             while chunk := await response.chunk():
                 rest += chunk
@@ -289,7 +291,7 @@ class FrontProxy:
                 if not is_failed and (num_events := lines.count(_DATA)):
                     core.came(passage.counted, passage.passing.chains, num_events)
                 if events:
-                    yield Events(with_errors_in_envelope(events, path) if is_failed else events)
+                    yield Events(with_errors_in_envelope(events, path) if is_failed else arguments.feed(events))
                 if len(rest) > MAX_EVENT_BYTES:
                     raise EngineError(f"the server has begun an event of more than {MAX_EVENT_BYTES} bytes")
         except TransportError as error:
@@ -309,7 +311,7 @@ class FrontProxy:
         kind, headers = response.headers.get(b"content-type", _JSON), {}
         num_tokens = int(response.status == HTTPStatus.OK)
         if passing is not None and num_tokens:
-            usage = _usage(body)
+            body, usage = with_arguments(body), _usage(body)
             if usage is not None:
                 num_tokens = usage.completion_tokens or 1
                 if usage.prompt_tokens_details is not None:

@@ -13,7 +13,8 @@ _OWN = {"prompt_logprobs": None, "prompt_token_ids": None, "kv_transfer_params":
 
 @dataclass(slots=True, kw_only=True)
 class VllmAnswer(Answer):
-    """A call of the first tool, or of that which is named, until there is a result; else the tokens."""
+    """A call of the first tool, or of that which is named, until there is a result; else the tokens. A call has no text
+    for arguments where the tool has no parameters."""
 
     reasoning: str | None = None
     call: dict[str, Any] | None = None
@@ -29,7 +30,9 @@ class VllmAnswer(Answer):
             return cls(**facts, reasoning=reasoning)
         is_named = isinstance(choice, dict)
         name = choice["function"]["name"] if is_named else tools[0]["function"]["name"]
-        call = {"name": name, "arguments": json.dumps({"city": "Oslo"})}
+        [tool] = [each["function"] for each in tools if each["function"]["name"] == name][:1] or [{}]
+        has_parameters = tool.get("parameters", {}).get("properties") != {}
+        call = {"name": name, "arguments": json.dumps({"city": "Oslo"}) if has_parameters else ""}
         return cls(**facts, reasoning=reasoning, call=call, reason="stop" if is_named else "tool_calls")
 
     def whole(self) -> dict[str, Any]:
@@ -56,7 +59,7 @@ class VllmAnswer(Answer):
             begun = {"id": "chatcmpl-tool-1", "type": "function", "index": 0}
             deltas.append({"tool_calls": [begun | {"function": {"name": self.call["name"], "arguments": ""}}]})
             halves = self.call["arguments"][:5], self.call["arguments"][5:]
-            deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": half}}]} for half in halves]
+            deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": half}}]} for half in halves if half]
         yield from (self._event([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas)
         yield self._event([{"index": 0, "delta": {}, "finish_reason": self.reason, "stop_reason": None}])
         if include_usage:
