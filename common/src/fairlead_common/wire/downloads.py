@@ -72,8 +72,8 @@ class DownloadProgress(msgspec.Struct, kw_only=True, frozen=True):
     """Bytes present, including bytes of earlier runs."""
     total_bytes: Count | None = None
     """None = not known yet."""
-    bytes_per_second: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)] = 0.0
-    """Fetched in the last few seconds."""
+    bytes_per_second: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)] | None = None
+    """Fetched in the last few seconds; None = nothing has been fetched for long enough to know."""
     remaining_seconds: NonNegative | None = None
     """At the present rate; None = not known."""
     file: str | None = None

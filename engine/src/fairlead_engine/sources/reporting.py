@@ -17,6 +17,8 @@ from fairlead_engine.errors import AddressUnavailable
 _LOG_SECONDS = 5.0
 _BAR_SECONDS = 0.2
 _RATE_SECONDS = 5.0
+_LEAST_RATE_SECONDS = 1.0
+"""A rate of less would be that of a buffer."""
 _BAR_WIDTH = 30
 _LEAST_BAR_WIDTH = 6
 
@@ -39,6 +41,8 @@ class Reporter:
 
     def stage(self, stage: DownloadStage) -> None:
         self._stage = stage
+        if stage == DownloadStage.DOWNLOADING:  # what went before took its own time
+            self._samples = deque([(self._clock(), self.fetched_bytes)])
 
     def expect(self, total: int | None) -> None:
         """How many bytes the model has; None = not known."""
@@ -64,13 +68,16 @@ class Reporter:
     def progress(self) -> DownloadProgress:
         now = self._clock()
         while len(self._samples) > 1 and now - self._samples[0][0] > _RATE_SECONDS:
+            if now - self._samples[1][0] < _LEAST_RATE_SECONDS:
+                break
             self._samples.popleft()
         since, before = self._samples[0]
-        rate = (self.fetched_bytes - before) / max(now - since, 1e-3)
+        is_known = self.fetched_bytes > 0 and now - since >= _LEAST_RATE_SECONDS
+        rate = (self.fetched_bytes - before) / (now - since) if is_known else None
         remaining = None
         if self._stage == DownloadStage.DONE:
             remaining = 0.0
-        elif self._total is not None and rate > 0:
+        elif self._total is not None and rate:
             remaining = max(self._total - self._bytes, 0) / rate
         return DownloadProgress(
             source=self._source,
@@ -103,11 +110,13 @@ async def told(reporter: Reporter, *, host: str, port: int | None, attended: boo
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
             reached = reporter.progress()
+            last = "" if not reached.bytes else bar(reached, _columns()) if is_terminal else line(reached)
+            if reached.stage == DownloadStage.DONE and not reporter.fetched_bytes:
+                last = f"{reached.source} is already there: {size_text(reached.bytes)}"
             if is_terminal:  # a bar at nothing would stand above an error
-                last = f"{bar(reached, _columns())}\n" if reached.bytes else ""
-                print(f"\r\033[K{last}", end="", file=sys.stderr, flush=True)
-            elif attended and reached.bytes:
-                print(line(reached), file=sys.stderr, flush=True)
+                print(f"\r\033[K{last}", end="\n" if last else "", file=sys.stderr, flush=True)
+            elif attended and last:
+                print(last, file=sys.stderr, flush=True)
 
 
 @asynccontextmanager
@@ -139,10 +148,12 @@ def line(progress: DownloadProgress) -> str:
     """One line for a pipe."""
     if not progress.bytes and progress.total_bytes is None:
         return f"{progress.stage} …"
+    if progress.stage == DownloadStage.DONE:
+        return f"{progress.stage:<11} {size_text(progress.bytes)}"
     left = "" if progress.remaining_seconds is None else f", {progress.remaining_seconds:.0f} s left"
     total = "" if progress.total_bytes is None else f" of {size_text(progress.total_bytes)}"
-    rate = f"{size_text(progress.bytes_per_second)}/s"
-    return f"{progress.stage:<11} {_share(progress):4.0%}  {size_text(progress.bytes)}{total}, {rate}{left}"
+    rate = "" if progress.bytes_per_second is None else f", {size_text(progress.bytes_per_second)}/s"
+    return f"{progress.stage:<11} {_share(progress):4.0%}  {size_text(progress.bytes)}{total}{rate}{left}"
 
 
 def _share(progress: DownloadProgress) -> float:
@@ -178,9 +189,9 @@ async def _lines(reporter: Reporter) -> None:
     while True:
         await asyncio.sleep(_LOG_SECONDS)
         facts = msgspec.structs.asdict(reporter.progress())
-        facts["bytes_per_second"] = round(facts["bytes_per_second"])
-        if facts["remaining_seconds"] is not None:
-            facts["remaining_seconds"] = round(facts["remaining_seconds"], 1)
+        for name, num_digits in (("bytes_per_second", None), ("remaining_seconds", 1)):
+            if facts[name] is not None:
+                facts[name] = round(facts[name], num_digits)
         _log.info("downloading", extra=facts)
 
 
