@@ -10,12 +10,14 @@ import yaml
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.pod_spec import lasting_containers
+from fairlead.fit.presets import presets
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.downloaders import has_adapter_downloader
 from fairlead.manifests.source import CannotBuild, mounted_claims, placed_adapters
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_common.wire.model_sources import folder_name
+from fairlead_local.system import operator_settings
 from fairlead_testing.fleet_objects import stored
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
@@ -720,7 +722,16 @@ def test_without_a_default_profile_nothing_is_reserved() -> None:
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(CannotBuild, match="use one of cpu-large, cpu-medium, cpu-small, gpu") as raised:
         build(resources={"profile": "huge"})
-    assert raised.value.reason is Reason.UNKNOWN_PROFILE
+    assert raised.value.reason is Reason.UNKNOWN_PROFILE and "local mode" not in str(raised.value)
+
+
+def test_local_mode_says_why_it_lacks_the_profile_of_a_preset_for_gpus() -> None:
+    profile = presets()["tinyllama-1-1b-chat"].profile
+    local = OperatorSettings.from_mapping(operator_settings("http://127.0.0.1", 8000, Path("/claims"), Path("/models")))
+    with pytest.raises(CannotBuild, match="local mode has none of the chart's profiles: gpu takes a GPU") as raised:
+        build(local, resources={"profile": profile})
+    known = "use one of cpu-large, cpu-medium, cpu-small, gpu, or"
+    assert f"{profile!r} is not in the operator's settings: {known}" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,11 @@ class OperatorSettings:
             raise SettingsError(e.path, e.message, hint) from e
 
     @property
+    def is_local(self) -> bool:
+        """Whether these are local mode's, which has no chart."""
+        return self.claims_folder is not None
+
+    @property
     def all_profiles(self) -> Mapping[str, Profile]:
         """What `spec.resources.profile` may say."""
         return {**BUILT_IN_PROFILES, **self.profiles}

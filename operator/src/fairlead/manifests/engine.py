@@ -327,6 +327,12 @@ def _container(
     }
 
 
+_IN_LOCAL_MODE = (
+    "; local mode has none of the chart's profiles: gpu takes a GPU of this machine, the others take CPUs, and "
+    "`fairlead models catalog` names the models for those"
+)
+
+
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:
     """Resources of one replica. Raises CannotBuild for an unknown profile, and for a wrong number of GPUs."""
     resources = deployment.spec.resources
@@ -346,7 +352,8 @@ def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Pr
     if profile is None:
         known = ", ".join(sorted(settings.all_profiles))
         message = f"resources.profile {name!r} is not in the operator's settings: use one of {known}, "
-        raise CannotBuild(message + "or write resources.requests and limits", Reason.UNKNOWN_PROFILE)
+        message += "or write resources.requests and limits"
+        raise CannotBuild(message + (_IN_LOCAL_MODE if settings.is_local else ""), Reason.UNKNOWN_PROFILE)
     asked = {"limits": profile.limits, "requests": profile.requests}
     _check_gpus(f"resources.profile {name!r}", asked, deployment, profile.devices)
     return profile
