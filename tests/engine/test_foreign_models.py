@@ -279,9 +279,41 @@ def test_a_model_that_looks_past_its_cache_is_refused_with_the_figure(neox: Path
 
 def test_a_model_that_fails_by_itself_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = write_foreign_checkpoint(tmp_path, "youtu", **{**QUICK["youtu"], "num_key_value_heads": 2})
-    with pytest.raises(ModelLoadError, match="cannot be served: it fails when it is tried") as refused:
+    with pytest.raises(ModelLoadError, match=r"Youtu.* cannot be served: .* fails when it is tried") as refused:
         part(folder)
     assert "config.json" in refused.value.message
+
+
+def test_a_configuration_that_keeps_a_decoders_facts_elsewhere_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {"model_type": "persimmon", "vocab_size": 300, "max_position_embeddings": 128, **sizes}
+    fuyu = transformers.FuyuConfig(text_config=text, patch_size=4, num_channels=3)
+    transformers.FuyuForCausalLM(fuyu).save_pretrained(tmp_path)
+    with pytest.raises(ModelLoadError, match=r"^FuyuForCausalLM cannot be served: .*\(AttributeError: ") as refused:
+        part(tmp_path)
+    assert refused.value.reason == "UnsupportedArchitecture" and "choose another model" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("get_decoder", "fails when it is made and its attention is looked at"),
+        ("get_output_embeddings", "fails when it is made and its attention is looked at"),
+        ("set_attn_implementation", "fails when it is made and its attention is looked at"),
+        ("__init__", "cannot read the weights of GPTNeoXForCausalLM"),
+        ("forward", "fails when it is tried"),
+    ],
+)
+def test_whatever_transformers_raises_is_a_sentence_with_architecture_and_cause(
+    place: str, says: str, neox: Path, monkeypatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise KeyError("fault")
+
+    monkeypatch.setattr(transformers.GPTNeoXForCausalLM, place, fails)
+    with pytest.raises(ModelLoadError, match=rf"{says}.*\(KeyError: 'fault'\)") as refused:
+        part(neox)
+    assert "GPTNeoXForCausalLM" in refused.value.message
 
 
 def test_a_bias_that_is_added_to_masks_is_refused(neox: Path, monkeypatch) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, NewBlocks
-from fairlead_engine.model.fallback.foreign_config import first_line
+from fairlead_engine.model.fallback.foreign_code import refused_where_it_fails
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
@@ -59,21 +59,13 @@ def try_out(model: ForeignDecoder, backend: AttentionBackend[Any, Any], layout: 
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(model.config.vocab_size, (min(length, longest),), generator=draw) for length in _LENGTHS]
     on_device = [prompt.to(layout.device) for prompt in prompts]
-    try:
-        wanted = [model.eager_logits(prompt).float() for prompt in on_device]
-        shaken = [model.eager_logits(prompt, is_shaken=True).float() for prompt in on_device]
-        found = _through_cache(model, backend, replace(layout, kv_dtype=None), prompts)
-    except (ModelLoadError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # whatever its code raises when it is called so
-        raise ModelLoadError(
-            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
-            f"{model.config.architecture} cannot be served: it fails when it is tried, whole and in steps over a paged "
-            f"cache ({first_line(error)}). Check its config.json, or choose another model.",
-        ) from error
-    difference = relative_difference(torch.cat(found), torch.cat(wanted))
+    with refused_where_it_fails(model.config.architecture, "it is tried, whole and in steps over a paged cache"):
+        wanted = torch.cat([model.eager_logits(prompt).float() for prompt in on_device])
+        shaken = torch.cat([model.eager_logits(prompt, is_shaken=True).float() for prompt in on_device])
+        found = torch.cat(_through_cache(model, backend, replace(layout, kv_dtype=None), prompts))
+        difference, shift = relative_difference(found, wanted), relative_difference(shaken, wanted)
     least = _LEAST_ALLOWED.get(layout.dtype, _LEAST_ALLOWED_IN_HALF)
-    allowed = min(_MOST_ALLOWED, max(least, _ALLOWED * relative_difference(torch.cat(shaken), torch.cat(wanted))))
+    allowed = min(_MOST_ALLOWED, max(least, _ALLOWED * shift))
     if not difference <= allowed:  # nor may it be no number
         raise ModelLoadError(
             ModelLoadReason.UNSUPPORTED_ARCHITECTURE,

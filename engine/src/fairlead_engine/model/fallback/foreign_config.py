@@ -15,6 +15,7 @@ from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.quantized_checkpoints import QUANTIZATION_SECTIONS, StoredFormat, parse_quantization
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.fallback.dequantized_weights import READABLE
+from fairlead_engine.model.fallback.foreign_code import cause, refused_where_it_fails
 from fairlead_engine.model.task import read_task
 from fairlead_engine.types import ModelTask
 
@@ -51,6 +52,12 @@ class ForeignConfig:
 def read_foreign_config(folder: Path, fields: JsonFields) -> ForeignConfig:
     """`fields`: of its `config.json`. Raises ModelLoadError: UnsupportedArchitecture, or ModelConfigInvalid."""
     transformers = _import_transformers(fields)
+    named = ", ".join(fields.texts("architectures")) or str(fields.text("model_type"))
+    with refused_where_it_fails(named, "its config.json is read as a decoder's"):
+        return _read(transformers, folder, fields)
+
+
+def _read(transformers: Any, folder: Path, fields: JsonFields) -> ForeignConfig:
     settings = _read_settings(transformers, folder, fields)
     _check_kind(settings, fields)
     network = _network(transformers, settings, fields)
@@ -107,7 +114,7 @@ def _read_settings(transformers: Any, folder: Path, fields: JsonFields) -> Any:
     except Exception as error:  # its validation raises of many kinds
         raise ModelLoadError(
             ModelLoadReason.MODEL_CONFIG_INVALID,
-            f"{fields.path}: transformers cannot read it ({first_line(error)}); correct the file or fetch it again",
+            f"{fields.path}: transformers cannot read it ({cause(error)}); correct the file or fetch it again",
         ) from error
 
 
@@ -198,10 +205,6 @@ def _ropes(settings: Any) -> Iterator[Mapping[str, Any]]:
     found = getattr(settings, "rope_parameters", None) or getattr(settings, "rope_scaling", None) or {}
     yield found
     yield from (each for each in found.values() if isinstance(each, Mapping))
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _refused(what: str, remedy: str) -> ModelLoadError:

@@ -32,7 +32,8 @@ from fairlead_engine.model.fallback.attention_survey import (
     register,
 )
 from fairlead_engine.model.fallback.dequantized_weights import read_floats
-from fairlead_engine.model.fallback.foreign_config import ForeignConfig, first_line
+from fairlead_engine.model.fallback.foreign_code import cause, refused_where_it_fails
+from fairlead_engine.model.fallback.foreign_config import ForeignConfig
 from fairlead_engine.model.layers import ForwardInput
 from fairlead_engine.model.lora.merging import merge_adapter
 
@@ -63,7 +64,7 @@ def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device
     except Exception as error:  # files, shapes and names: it raises of many kinds
         raise ModelLoadError(
             ModelLoadReason.CHECKPOINT_INVALID,
-            f"{folder}: transformers cannot read the weights of {config.architecture} ({first_line(error)}). Check "
+            f"{folder}: transformers cannot read the weights of {config.architecture} ({cause(error)}). Check "
             "that all safetensors files of the checkpoint are there and that config.json belongs to them.",
         ) from error
     _check_all(folder, loading)
@@ -212,6 +213,13 @@ def load_foreign(
 ) -> ForeignDecoder:
     """Reads the weights, merges the `adapter`, and surveys the model's attention. Raises ModelLoadError for an
     unsupported model, and for missing or left-over weights, and ConfigError for an adapter that cannot be merged."""
+    with refused_where_it_fails(config.architecture, "it is made and its attention is looked at"):
+        return _loaded(folder, config, dtype, device, adapter)
+
+
+def _loaded(
+    folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device, adapter: Path | None
+) -> ForeignDecoder:
     register()
     network = read_network(folder, config, dtype, device)
     if adapter is not None:
@@ -277,7 +285,7 @@ def _survey(
     except (ModelLoadError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever its code raises when it is called so
-        raise _refused(config, f"cannot be run with its tokens in one row ({first_line(error)})") from error
+        raise _refused(config, f"cannot be run with its tokens in one row ({cause(error)})") from error
     finally:
         network.set_attn_implementation(NAME)
     num_layers, num_found = config.settings.num_hidden_layers, len(survey.layers)
