@@ -132,6 +132,76 @@ def test_reasoning_among_an_answers_parts_is_told_as_reasoning(
         assert "oh" not in ours and "<think>hm</think>" in ours
 
 
+BLOCKS = [{"type": "thinking", "thinking": "h", "signature": "s"}, {"type": "redacted_thinking", "data": "x"},
+          {"type": "thinking", "thinking": "m"}]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "thought"),
+    [({}, "hm"), ({"reasoning_content": "oh"}, "oh"), ({"reasoning_content": None}, "hm"), ({"reasoning": "oh"}, "oh")],
+)
+def test_reasoning_in_blocks_beside_the_content_is_told_unless_a_field_has_some(more: Any, thought: str) -> None:
+    answer = {"role": "assistant", "content": "aye", "thinking_blocks": BLOCKS, **more}
+    assert ChatTemplate(NULLS).render([answer], add_generation_prompt=False) == f"[aye<think>{thought}</think>]"
+    for nothing in ("x", [5], [BLOCKS[1]], None):
+        answer = {"role": "assistant", "content": "aye", "thinking_blocks": nothing}
+        assert ChatTemplate(NULLS).render([answer], add_generation_prompt=False) == "[aye]"
+
+
+MAGISTRAL = """{{- bos_token }}{%- for message in messages %}
+{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
+{%- if message['role'] == 'user' %}[INST]{{ message['content'] }}[/INST]
+{%- elif message['content'] is string %}{{- message['content'] + eos_token }}
+{%- else %}{%- for block in message['content'] %}
+{%- if block['type'] == 'text' %}{{- block['text'] }}
+{%- elif block['type'] == 'thinking' %}{{- '[THINK]' + block['thinking'] + '[/THINK]' }}
+{%- else %}{{- raise_exception('Only text and thinking blocks are supported in assistant content') }}
+{%- endif %}{%- endfor %}{{- eos_token }}{%- endif %}{%- endfor %}"""
+"""As Magistral's and Ministral's, shortened: reasoning is a part of the content."""
+LISTED = MAGISTRAL.replace("block['thinking'] +", "block['thinking'][0]['text'] +").replace(
+    "== 'thinking'", "== 'thinking' and block['thinking'] is not string"
+)
+ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize("template", [MAGISTRAL, LISTED])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": "aye", "reasoning_content": "hm"},
+        {"content": [{"type": "text", "text": "aye"}], "reasoning": "hm"},
+        {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "aye"}]},
+        {"content": "aye", "thinking_blocks": BLOCKS},
+    ],
+)  # fmt: skip
+def test_reasoning_reaches_templates_that_read_it_among_the_parts_of_the_content(
+    template: str, answer: dict[str, Any], as_transformers: Any
+) -> None:
+    chat = [MESSAGES[0], {"role": "assistant", **answer}, MESSAGES[0]]
+    ours = ChatTemplate(template, ENDS).render(chat)
+    asked = f"[INST]{MESSAGES[0]['content']}[/INST]"
+    assert ours == f"<s>{asked}[THINK]hm[/THINK]aye</s>{asked}"
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "aye"}]
+    if template is MAGISTRAL:
+        chat[1] = {"role": "assistant", "content": parts}
+        assert ours == as_transformers(chat, chat_template=MAGISTRAL, **ENDS)
+    if "reasoning_content" in answer:
+        going_on = ChatTemplate(template, ENDS).render([MESSAGES[0], chat[1] | answer], continue_final_message=True)
+        assert going_on == f"<s>{asked}[THINK]hm[/THINK]aye"
+    silent = [MESSAGES[0], {"role": "assistant", "content": "aye"}]
+    assert ChatTemplate(template, ENDS).render(silent) == f"<s>{asked}aye</s>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [NULLS, "{{ messages[-1].content }}", "{% for m in messages %}{{ m.role + m.content }}{% endfor %}"],
+)
+def test_templates_that_read_reasoning_elsewhere_or_nowhere_get_plain_content(template: str) -> None:
+    chat = [MESSAGES[0], {"role": "assistant", "content": "aye", "reasoning_content": "hm"}]
+    ours = ChatTemplate(template).render(chat, add_generation_prompt=False)
+    assert "aye" in ours and "type" not in ours
+
+
 @pytest.mark.parametrize("part", [{"type": "redacted_thinking", "data": "x"}, {"type": "thinking", "thinking": 5}])
 def test_reasoning_without_a_text_is_left_out(part: dict[str, Any]) -> None:
     answer = {"role": "assistant", "content": [part, {"type": "text", "text": "aye"}]}

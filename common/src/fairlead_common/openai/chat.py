@@ -7,7 +7,7 @@ those of transformers: `raise_exception`, `tojson`, `strftime_now`, `dict` and t
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -29,6 +29,8 @@ _TEXT_PARTS = {None: "text", "text": "text", "input_text": "text", "output_text"
 """Type of a part → the field with the text."""
 _THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 """Types of parts with the reasoning of an earlier answer, as LangChain, LiteLLM and Mistral's clients send it."""
+_THOUGHT_BLOCKS = "thinking_blocks"
+"""Field with such parts beside the content, as LiteLLM keeps them of an earlier answer."""
 _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Appended to the last message during rendering, to find the end of the message; the space shows whether the template
 trims. Source: `render_jinja_template` of transformers."""
@@ -163,6 +165,8 @@ class ChatTemplate:
         self.special_tokens = dict(special_tokens or {})
         self._shown: dict[tuple[str, ...], bool] = {}
         """Roles of a chat → whether a trial showed the texts of all its messages."""
+        self._thought_place: tuple[_MakesPart | None] | None = None
+        """Where it reads reasoning, of `_THOUGHT_PLACES`; None = not tried yet."""
         if not renders:
             return
         try:
@@ -192,12 +196,33 @@ class ChatTemplate:
         if self.instructs_tools and (tools or has_calls(shown)):
             shown, tools = self._instructed(shown, tools), []
         if not continue_final_message:
-            return self._render(shown, tools, add_generation_prompt, variables)
+            return self._render(self._with_thoughts_within(shown), tools, add_generation_prompt, variables)
         final = shown[-1].get("content") if shown else None
         if not isinstance(final, str):
             raise ChatTemplateError("continue_final_message needs a last message with text, which is to be continued")
         shown[-1] = {**shown[-1], "content": final + _CUT_MARK}
-        return _until_mark(self._render(shown, tools, False, variables), final)
+        return _until_mark(self._render(self._with_thoughts_within(shown), tools, False, variables), final)
+
+    def _with_thoughts_within(self, messages: list[Message]) -> list[Message]:
+        """Reasoning as a part of the content as well, where the template reads it there alone, as Mistral's do."""
+        if not any(map(_has_reasoning, messages)):
+            return messages
+        if self._thought_place is None:
+            self._thought_place = (next(filter(self._shows_thoughts_by, _THOUGHT_PLACES), None),)
+        [make] = self._thought_place
+        return messages if make is None else [_with_part(each, make) for each in messages]
+
+    def _shows_thoughts_by(self, make: "_MakesPart | None") -> bool:
+        """Whether the reasoning of a last answer appears in the prompt, and nothing else of its part does, as where
+        a list is printed. None = from the fields for reasoning."""
+        thought, unseen = f"{_MARK}THOUGHT", f"{_MARK}UNSEEN"
+        asked, answer = {"role": "user", "content": f"{_MARK}0"}, {"role": "assistant", "content": f"{_MARK}1"}
+        told: Message = {"thinking": thought, **answer, "reasoning_content": thought}
+        if make is not None:
+            parts = [{**make(thought), "trial": unseen}, {"type": "text", "text": answer["content"]}]
+            told = {**answer, "content": parts}
+        prompt = self._tried([asked, told], add_generation_prompt=False)
+        return thought in prompt and unseen not in prompt
 
     def _instructed(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> list[Message]:
         try:
@@ -229,12 +254,16 @@ class ChatTemplate:
         if roles not in self._shown:
             marks = [f"{_MARK}{number}" for number in range(len(roles))]
             asked = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
-            try:
-                prompt = self._render(list(asked), [], True, {})
-            except ChatTemplateError:
-                prompt = ""
+            prompt = self._tried(asked, add_generation_prompt=True)
             self._shown[roles] = all(mark in prompt for mark in marks)
         return self._shown[roles]
+
+    def _tried(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The prompt of a chat for a trial; empty where the template refuses it."""
+        try:
+            return self._render(list(messages), [], add_generation_prompt, {})
+        except ChatTemplateError:
+            return ""
 
     def _render(
         self,
@@ -337,17 +366,17 @@ def _as_templates_expect(message: Message, sees_images: bool) -> Message:
 
 def _with_thoughts_apart(message: Message) -> Message:
     """An answer without parts of reasoning in its content: their text is in the field for reasoning, unless that has
-    some. Reasoning without a text, such as what was redacted, is left out."""
-    content = message.get("content")
-    if message.get("role") != "assistant" or not isinstance(content, list):
+    some, and so is the text of LiteLLM's blocks. Reasoning without a text, such as what was redacted, is left out."""
+    if message.get("role") != "assistant":
         return message
-    thoughts = [part for part in content if _is_thought(part)]
-    if not thoughts:
-        return message
-    rest = [part for part in content if not _is_thought(part)]
-    text = "".join(map(_thought_text, thoughts))
+    content, blocks = message.get("content"), message.get(_THOUGHT_BLOCKS)
+    thoughts = [part for part in content if _is_thought(part)] if isinstance(content, list) else []
+    if thoughts:
+        message = {**message, "content": [part for part in content or () if not _is_thought(part)] or ""}
+    found = (thoughts, [part for part in blocks if _is_thought(part)] if isinstance(blocks, list) else [])
+    text = next(filter(None, ("".join(map(_thought_text, parts)) for parts in found)), "")
     is_told = not text or any(name in message for name in _REASONING_NAMES)
-    return {**message, "content": rest or ""} | ({} if is_told else {"reasoning_content": text})
+    return message if is_told else {**message, "reasoning_content": text}
 
 
 def _is_thought(part: Any) -> bool:
@@ -359,6 +388,29 @@ def _thought_text(part: Mapping[str, Any]) -> str:
     given = next((part[name] for name in ("thinking", "reasoning", "text", "summary") if part.get(name)), "")
     texts = (_mapping(each).get("text", each) for each in (given if isinstance(given, list) else [given]))
     return "".join(text for text in texts if isinstance(text, str))
+
+
+_MakesPart = Callable[[str], Mapping[str, Any]]
+"""A reasoning's text → a part of the content."""
+_THOUGHT_PLACES: tuple[_MakesPart | None, ...] = (
+    None,
+    lambda text: {"type": "thinking", "thinking": text},
+    lambda text: {"type": "thinking", "thinking": [{"type": "text", "text": text}]},
+)
+"""Where templates read reasoning, tried in this order; None = in the fields."""
+
+
+def _has_reasoning(message: Message) -> bool:
+    return message.get("role") == "assistant" and bool(message.get("reasoning_content"))
+
+
+def _with_part(message: Message, make: _MakesPart) -> Message:
+    """An answer with its reasoning as the first part of its content."""
+    if not _has_reasoning(message):
+        return message
+    content = message.get("content") or []
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    return {**message, "content": [make(message["reasoning_content"]), *parts]}
 
 
 def _with_all(message: Message) -> Message:
