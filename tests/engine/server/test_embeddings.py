@@ -15,9 +15,9 @@ import torch
 
 from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_common.tokens.tokenizing import PromptTokenizer
-from fairlead_engine.types import EngineRequest, SequenceOutput
+from fairlead_engine.types import EngineRequest, ModelTask, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_engine_testing.scripted_engine import echo
+from fairlead_engine_testing.scripted_engine import echo, scripted_info
 from fairlead_testing.gateways import gateway_before
 
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "one two three", "A fairlead guides each line."]
@@ -143,6 +143,36 @@ async def test_a_prompt_of_the_models_makers_stands_before_each_text(
         assert sentence in reply.json()["error"]["message"]
     reply = await start_app().http.post("/v1/embeddings", json={"model": "tiny", "input": "a", "prompt_name": "query"})
     assert reply.json()["error"]["message"] == "prompt_name: this model has no prompt 'query'; it has none"
+
+
+@pytest.mark.parametrize(
+    ("texts", "default", "query", "document"),
+    [
+        ({"query": "query: ", "document": "doc: ", "passage": "p: "}, None, "query: ", "doc: "),
+        ({"passage": "p: ", "query": "query: "}, "query", "query: ", "p: "),
+        ({"query": "query: ", "document": "", "corpus": "c: "}, "query", "query: ", ""),
+        ({"query": "query: "}, "query", "query: ", ""),
+        ({"corpus": "c: "}, "corpus", "", "c: "),
+        ({"STS": "same: "}, "STS", "same: ", "same: "),
+        ({"STS": "same: "}, None, "", ""),
+    ],
+)
+async def test_ranking_by_vectors_puts_the_prompts_of_a_search_before_query_and_documents(
+    start_app: Any, tokenizer: PromptTokenizer, texts: dict[str, str], default: str | None, query: str, document: str
+) -> None:
+    prompts = EmbeddingPrompts(texts, default)
+    engine = ScriptedEngine(info=scripted_info(task=ModelTask(generates=False)))
+    app = start_app(engine, tokenizer=PromptTokenizer(tokenizer.tokenizer_json, embedding_prompts=prompts))
+    body = {"model": "tiny", "query": "one", "documents": ["two", {"text": "ship"}]}
+    assert (await app.http.post("/v1/rerank", json=body)).status_code == 200
+    ids = [tokenizer.encode(text) for text in (f"{query}one", f"{document}two", f"{document}ship")]
+    assert [request.prompt_token_ids for request in app.engine.requests] == ids
+    app.engine.requests.clear()
+    assert (
+        await app.http.post("/v1/score", json={"model": "tiny", "text_1": "one", "text_2": "two"})
+    ).status_code == 200
+    ids = [tokenizer.encode(prompts.text(None) + text) for text in ("one", "two")]
+    assert [request.prompt_token_ids for request in app.engine.requests] == ids
 
 
 async def test_the_core_has_a_bounded_number_of_the_texts_at_a_time(start_app: Any) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from fairlead_common.openai.budget import KeptTokens, Messages, OverBudget, Tools, TruncationSide, check_json, nesting
 from fairlead_common.openai.chat import ChatTemplateError, Message
 from fairlead_common.openai.tool_forms import as_functions, is_custom, with_function_calls
+from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_common.tokens.least_tokens import LeastTokenCounter, most_units
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 
@@ -389,15 +390,20 @@ class PairPrompts(_Texts, kw_only=True, frozen=True):
         return [*(first.place(index) for index in range(len(first.texts))), *places]
 
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
-        """The prompts, in the order of the request: pairs, or the texts of the first side, then of the second side.
-        Texts have the model's default prompt before them, as for their vectors. Raises `PromptError`."""
+        """The prompts, in the order of the request: pairs, or the texts of the first side, then of the second side,
+        with the model's prompt for each side before them. Raises `PromptError`."""
         first, second = self.sides()
         places = self.places(tokenizer)
-        contents: list[str | Pair] = [*first.texts, *second.texts]
         if tokenizer.joins_pairs:
-            contents = [Pair(first.texts[one], second.texts[other]) for one, other in self.pairs()]
-        parts = [Part(place, content) for place, content in zip(places, contents, strict=True)]
-        return with_prompt(tokenizer.embedding_prompts.text(None), parts)
+            pairs = [Pair(first.texts[one], second.texts[other]) for one, other in self.pairs()]
+            return [Part(place, pair) for place, pair in zip(places, pairs, strict=True)]
+        parts = [Part(place, text) for place, text in zip(places, [*first.texts, *second.texts], strict=True)]
+        (of_first, of_second), num_first = self.before(tokenizer.embedding_prompts), len(first.texts)
+        return [*with_prompt(of_first, parts[:num_first]), *with_prompt(of_second, parts[num_first:])]
+
+    def before(self, prompts: EmbeddingPrompts) -> tuple[str, str]:
+        """What stands before the texts of each side: the default, as for vectors that are compared with any others."""
+        return prompts.text(None), prompts.text(None)
 
 
 class RerankPrompt(PairPrompts, kw_only=True, frozen=True):
@@ -415,6 +421,10 @@ class RerankPrompt(PairPrompts, kw_only=True, frozen=True):
     def sides(self) -> tuple[_Side, _Side]:
         """The query, and each document, which may be an object with a text."""
         return _side("query", self.query), _side("documents", self.documents)
+
+    def before(self, prompts: EmbeddingPrompts) -> tuple[str, str]:
+        """The sides are a query and documents."""
+        return prompts.of_query, prompts.of_documents
 
 
 class ScorePrompt(PairPrompts, kw_only=True, frozen=True):

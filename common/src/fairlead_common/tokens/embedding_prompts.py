@@ -8,6 +8,9 @@ from pathlib import Path
 import msgspec
 
 _FILE = "config_sentence_transformers.json"
+_QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
+"""Names of the prompts of a search, the first that is there: sentence-transformers' `encode_query` and
+`encode_document` look for them."""
 _LONGEST_TOLD = 128
 """Characters of an unknown name in an error."""
 
@@ -40,6 +43,22 @@ class EmbeddingPrompts(msgspec.Struct, frozen=True):
             known = ", ".join(given) or "none"
             raise ValueError(f"{path}: default_prompt_name {default!r} must be one of the prompts: {known}")
         return cls({name: text or "" for name, text in given.items()}, default)
+
+    @property
+    def of_query(self) -> str:
+        """Before what is searched for."""
+        return self._of_role(_QUERY)
+
+    @property
+    def of_documents(self) -> str:
+        """Before what is searched."""
+        return self._of_role(_DOCUMENT)
+
+    def _of_role(self, names: tuple[str, ...]) -> str:
+        """The default where the model names no prompt of a search; one role alone leaves the other without."""
+        if self.texts.keys().isdisjoint((*_QUERY, *_DOCUMENT)):
+            return self.text(None)
+        return next((self.texts[name] for name in names if name in self.texts), "")
 
     def text(self, name: str | None) -> str:
         """The prompt of this name; None = the default one, an empty name = none at all. Raises ValueError for an
