@@ -96,6 +96,31 @@ def test_all_conditions_are_always_there_with_message_and_generation() -> None:
         assert seen.fields["observedGeneration"] == 4
 
 
+def of_template(pod: JsonObject, template: str) -> JsonObject:
+    pod["metadata"]["labels"] = {"pod-template-hash": template}
+    return pod
+
+
+def test_after_an_edit_the_pods_of_before_decide_no_sentence_once_a_later_one_is_there() -> None:
+    waiting = of_template(pod("old", UNSCHEDULABLE), "1")
+    failed = of_template(failed_pod(name="old"), "1")
+    for old, reason in ((waiting, "Unschedulable"), (failed, "NotEnoughMemory")):
+        assert Seen(old).brief("Ready") == ("False", reason), "alone it is all there is"
+        seen = Seen(old, of_template(loading_pod(), "2"))
+        assert seen.brief("Ready") == ("False", "LoadingModel") and seen.message("Ready").startswith(
+            "0/1 replica ready; l: "
+        )
+        assert seen.brief("Degraded") == ("False", "AsExpected")
+        assert seen.brief("ModelAvailable") == ("Unknown", "NotLoadedYet")
+        also_failed = Seen(old, of_template(failed_pod("TensorMissing", "new"), "2"))
+        assert also_failed.brief("Degraded") == ("True", "TensorMissing")
+        assert also_failed.message("Degraded").startswith("new: ")
+        going = of_template(pod("gone", SCHEDULED, deleted=True), "2")
+        assert Seen(old, going).brief("Ready") == ("False", reason), "what goes replaces nothing"
+    slow = Seen(of_template(loading_pod("old"), "1"), of_template(pod("new", SCHEDULED), "2"))
+    assert slow.message("Progressing").startswith("new")
+
+
 def test_everything_is_well() -> None:
     seen = Seen(ready_pod("a"), ready_pod("b"), spec={"replicas": 2})
     assert seen.brief("Ready") == ("True", "ReplicasReady")

@@ -19,7 +19,7 @@ from fairlead.controller.capabilities import (
     wants_image_volume,
     wants_sidecars,
 )
-from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose_replica
+from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, Stage, diagnose_replica
 from fairlead.controller.pod_starts import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.fit.published_devices import DeviceLack, DeviceSupply
@@ -102,7 +102,10 @@ class Observed:
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Each replica's status and warnings, understood."""
         told = self.warnings, self.hanging, self.downloads, self.device_lack
-        return tuple(diagnose_replica(each, *told) for each in self.replicas)
+        found = [(each.template_hash, diagnose_replica(each, *told)) for each in self.replicas]
+        staying = [template for template, each in found if each.stage not in (Stage.DRAINING, Stage.FINISHED)]
+        newest = staying[-1] if staying else ""
+        return tuple(replace(each, is_outdated=template != newest) for template, each in found)
 
     @property
     def engine_config(self) -> JsonObject | None:

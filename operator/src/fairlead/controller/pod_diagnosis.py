@@ -94,6 +94,8 @@ class Diagnosis:
     """Whether the engine rejected the model, or the model's own image cannot be had."""
     waits_for_another: bool = False
     """Whether another pod downloads what it needs."""
+    is_outdated: bool = False
+    """Whether a replica of a later template is there, which will replace it."""
 
     @property
     def sentence(self) -> str:

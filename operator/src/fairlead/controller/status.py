@@ -75,8 +75,15 @@ class Situation:
 
     @property
     def starting(self) -> list[Diagnosis]:
-        """Starting replicas; last the replicas that wait for another one's download, which say least."""
-        return sorted(self.of(Stage.STARTING), key=lambda pod: pod.waits_for_another)
+        """Starting replicas; last those that are to be replaced, and the replicas that wait for another one's download,
+        which say least."""
+        return sorted(self.of(Stage.STARTING), key=lambda pod: (pod.is_outdated, pod.waits_for_another))
+
+    @property
+    def failing(self) -> list[Diagnosis]:
+        """Failing replicas, without those of before an edit once a replica of after it is there: it will replace
+        them."""
+        return [pod for pod in self.of(Stage.FAILING) if not pod.is_outdated]
 
     @property
     def num_ready(self) -> int:
@@ -96,7 +103,7 @@ class Situation:
             return found
         if self.refused:
             return Problem(Reason.PODS_REFUSED, f"pods cannot be created: {self.refused}")
-        if failing := self.of(Stage.FAILING):
+        if failing := self.failing:
             # An engine's own words say more than the kubelet's about another pod.
             worst = next((pod for pod in failing if pod.model_failed), failing[0])
             return Problem(worst.reason, worst.sentence)
@@ -243,7 +250,7 @@ def model_available(now: Situation) -> Said:
     """True once an engine has loaded the model, False where one could not or the source does not exist."""
     if now.obstacle is not None and now.obstacle.reason in _NO_REPLICA_TRIED:
         return FALSE, now.obstacle.reason, now.obstacle.message
-    failed = next((pod for pod in now.of(Stage.FAILING) if pod.model_failed), None)
+    failed = next((pod for pod in now.failing if pod.model_failed), None)
     if failed is not None:
         return FALSE, failed.reason, failed.sentence
     if now.num_ready:

@@ -69,6 +69,10 @@ def group_of(pod: Mapping[str, Any]) -> str:
     return str((metadata.get("labels") or {}).get(names.LABEL_GROUP) or metadata.get("uid") or metadata["name"])
 
 
+_TEMPLATE_HASH = "pod-template-hash"
+"""Label of a Deployment's pods, by which Kubernetes tells its ReplicaSets apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPods:
     """One replica as Kubernetes shows it: a leader, whose engine answers, and pods with the model's further ranks. A
@@ -111,6 +115,11 @@ class ReplicaPods:
             is_terminating=any(map(is_terminating, ranked)),
             is_finished=any(map(is_finished, ranked)),
         )
+
+    @property
+    def template_hash(self) -> str:
+        """Of the ReplicaSet that made the leader; empty = made by something else."""
+        return str((self.leader["metadata"].get("labels") or {}).get(_TEMPLATE_HASH) or "")
 
     @property
     def is_active(self) -> bool:
