@@ -556,6 +556,20 @@ async def test_replicas_wait_for_the_gpus_of_a_budget_and_the_sentence_says_who_
     assert world.scales == [2]
 
 
+async def test_one_that_cannot_be_made_any_more_holds_the_gpus_of_its_pods() -> None:
+    """An edit names a profile that is not there; the replicas of before stay."""
+    gpu, other = {"resources": {"gpus": 1}}, ("default", "other")
+    for budget, scales in ((GpuBudget(name="all", gpus=3), []), (GpuBudget(name="all", gpus=4), [2])):
+        world = World(body(SCALED, **gpu), budgets=(budget,))
+        edited = body(None, replicas=5, resources={"profile": "absent"})
+        edited["metadata"] |= {"name": "other", "uid": "v"}
+        limits = {"cpu": "2", "nvidia.com/gpu": "2"}
+        holding = pod("x") | {"spec": {"containers": [{"name": "engine", "resources": {"limits": limits}}]}}
+        world.extra = {"llmdeployments": {other: [edited]}, "pods": {other: [holding]}}
+        await world.tick(waiting=3)
+        assert world.scales == scales
+
+
 class Broken(Readings):
     """Readings of which one model's cannot be understood."""
 

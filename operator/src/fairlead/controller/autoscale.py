@@ -8,6 +8,7 @@ brings the count to the Deployment. Looks come at intervals, and at once when a 
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +37,7 @@ from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.pod_starts import download_seconds, start_seconds
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
-from fairlead.fit.replica_memory import replica_gpus, replica_profile_name
+from fairlead.fit.replica_memory import num_gpus, replica_gpus, replica_profile_name
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import ReplicaPods
 from fairlead.kube.client import JsonObject, KubeError
@@ -203,7 +204,10 @@ class Autoscaler:
                 looks.append(self.look(target, readings))
             except Exception:  # a mistake of ours, and only this one's: the others are scaled all the same
                 logger.exception("%s could not be scaled; tried again at the next tick", target.name)
-        grants = share(self.claims(looks), {each.name: each.gpus for each in self.settings.gpu_budgets})
+        claims = self.claims(looks)
+        scaled = {each.name for each in claims if each.is_scaled}
+        found = share(claims, {each.name: each.gpus for each in self.settings.gpu_budgets})
+        grants = {name: grant for name, grant in found.items() if name in scaled}
         for look in looks:
             try:
                 await self.follow(look, grants.get(look.target.name))
@@ -223,18 +227,19 @@ class Autoscaler:
         return Look(target, signals, decide(signals, target.autoscaling, memory.history))  # pure; stabilised, limited
 
     def claims(self, looks: Sequence[Look]) -> list[Claim]:
-        """Of every LLMDeployment under a budget of GPUs; those that were not looked at keep their replicas."""
+        """Of every LLMDeployment under a budget of GPUs; those that were not looked at keep their replicas, and those
+        that cannot be made the replicas of before."""
         claims, known = [], {look.target.key: look for look in looks}
         for key in sorted(self.cluster.keys()) if self.settings.gpu_budgets else ():
             observed, look = self.cluster.last_seen(key), known.get(key)
-            use = None if observed is None else self._gpu_use(key, observed.body)
+            use = None if observed is None else self._gpu_use(key, observed)
             if observed is None or use is None:
                 continue
             stages = [each.stage for each in observed.diagnoses]
             leaving = stages.count(Stage.DRAINING)
-            if look is None:
-                is_going = "deletionTimestamp" in observed.body["metadata"]
-                current = len(stages) - leaving if is_going else use.current
+            if look is None or not use.is_scaled:
+                keeps_count = use.is_scaled and "deletionTimestamp" not in observed.body["metadata"]
+                current = use.current if keeps_count else len(stages) - leaving
                 claims.append(replace(use, current=current, wanted=current, leaving=leaving, is_scaled=False))
                 continue
             autoscaling = look.target.autoscaling
@@ -246,21 +251,25 @@ class Autoscaler:
             )  # fmt: skip
         return claims
 
-    def _gpu_use(self, key: Key, body: JsonObject) -> Claim | None:
+    def _gpu_use(self, key: Key, observed: Observed) -> Claim | None:
         """The GPUs of a replica, the budgets and the replicas asked for; None = under no budget. Made once per
         change."""
         known = self._gpu_uses.get(key)
-        if known is None or known[0] is not body:
-            found = None
-            with suppress(InvalidSpec, CannotBuild):  # such have no replicas
-                deployment = LLMDeployment.from_body(body)
+        if known is None or known[0] is not observed.body:
+            try:
+                deployment = LLMDeployment.from_body(observed.body)
                 profile, gpus = replica_profile_name(deployment, self.settings), replica_gpus(deployment, self.settings)
-                budgets = tuple(each.name for each in self.settings.gpu_budgets if each.covers(key[0], profile))
-                current = deployment.desired_replicas
-                if gpus and budgets:
-                    found = Claim(name="/".join(key), gpus=gpus, budgets=budgets, current=current, wanted=current)
-            known = self._gpu_uses[key] = body, found
+            except (InvalidSpec, CannotBuild):
+                use = self._claim(key, "", _gpus_of_pods(observed), 0)  # which change without the object
+                return None if use is None else replace(use, is_scaled=False)
+            known = self._gpu_uses[key] = observed.body, self._claim(key, profile, gpus, deployment.desired_replicas)
         return known[1]
+
+    def _claim(self, key: Key, profile: str, gpus: int, current: int) -> Claim | None:
+        budgets = tuple(each.name for each in self.settings.gpu_budgets if each.covers(key[0], profile))
+        if not (gpus and budgets):
+            return None
+        return Claim(name="/".join(key), gpus=gpus, budgets=budgets, current=current, wanted=current)
 
     async def follow(self, look: Look, grant: Grant | None) -> None:
         """Asks for the replicas that are wanted, as far as GPUs were granted. Raises KubeError."""
@@ -379,3 +388,13 @@ class Autoscaler:
                 await self.writer.write_status(observed.body, {} if seen is None else {"scaling": seen})
             except KubeError as e:
                 logger.warning("%s/%s: cannot write what gateways see of it: %s", *key, e)
+
+
+def _gpus_of_pods(observed: Observed) -> int:
+    """The most that one of the replicas has."""
+    return max((sum(map(_gpus_of_pod, replica.pods)) for replica in observed.replicas), default=0)
+
+
+def _gpus_of_pod(pod: Mapping[str, Any]) -> int:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return math.ceil(sum(num_gpus((each.get("resources") or {}).get("limits") or {}) for each in containers))

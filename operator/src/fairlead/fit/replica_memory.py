@@ -87,8 +87,9 @@ def published_memory(need: DeviceNeed, supply: DeviceSupply) -> Memory | None:
 
 def _num_devices(profile: Profile) -> Decimal:
     devices = Decimal(0 if profile.devices is None else profile.devices.count)
-    return devices + (_num_gpus(profile.limits) or _num_gpus(profile.requests))
+    return devices + (num_gpus(profile.limits) or num_gpus(profile.requests))
 
 
-def _num_gpus(resources: Mapping[str, str]) -> Decimal:
+def num_gpus(resources: Mapping[str, str]) -> Decimal:
+    """Of a container's limits or requests, of any vendor."""
     return sum((parse_quantity(str(each)) for name, each in resources.items() if GPU.search(name)), Decimal(0))
