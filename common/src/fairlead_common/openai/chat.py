@@ -30,7 +30,7 @@ _TEXT_PARTS = {None: "text", "text": "text", "input_text": "text", "output_text"
 _THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 """Types of parts with the reasoning of an earlier answer, as LangChain, LiteLLM and Mistral's clients send it."""
 _THOUGHT_BLOCKS = "thinking_blocks"
-"""Field with such parts beside the content, as LiteLLM keeps them of an earlier answer."""
+"""Field beside the content with parts of reasoning, as LiteLLM sends an earlier answer."""
 _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Appended to the last message during rendering, to find the end of the message; the space shows whether the template
 trims. Source: `render_jinja_template` of transformers."""
@@ -166,7 +166,7 @@ class ChatTemplate:
         self._shown: dict[tuple[str, ...], bool] = {}
         """Roles of a chat → whether a trial showed the texts of all its messages."""
         self._thought_place: tuple[_MakesPart | None] | None = None
-        """Where it reads reasoning, of `_THOUGHT_PLACES`; None = not tried yet."""
+        """The template's place for reasoning, of `_THOUGHT_PLACES`; None = not tried yet."""
         if not renders:
             return
         try:
@@ -204,7 +204,7 @@ class ChatTemplate:
         return _until_mark(self._render(self._with_thoughts_within(shown), tools, False, variables), final)
 
     def _with_thoughts_within(self, messages: list[Message]) -> list[Message]:
-        """Reasoning as a part of the content as well, where the template reads it there alone, as Mistral's do."""
+        """Reasoning as a part of the content as well, for templates that read only parts, as Mistral's do."""
         if not any(map(_has_reasoning, messages)):
             return messages
         if self._thought_place is None:
@@ -213,8 +213,8 @@ class ChatTemplate:
         return messages if make is None else [_with_part(each, make) for each in messages]
 
     def _shows_thoughts_by(self, make: "_MakesPart | None") -> bool:
-        """Whether the reasoning of a last answer appears in the prompt, and nothing else of its part does, as where
-        a list is printed. None = from the fields for reasoning."""
+        """Whether the prompt shows the reasoning of a last answer, but not the rest of the part, as a printed list
+        would. None = from the fields for reasoning."""
         thought, unseen = f"{_MARK}THOUGHT", f"{_MARK}UNSEEN"
         asked, answer = {"role": "user", "content": f"{_MARK}0"}, {"role": "assistant", "content": f"{_MARK}1"}
         told: Message = {"thinking": thought, **answer, "reasoning_content": thought}

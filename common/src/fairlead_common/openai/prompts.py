@@ -402,7 +402,7 @@ class PairPrompts(_Texts, kw_only=True, frozen=True):
         return [*with_prompt(of_first, parts[:num_first]), *with_prompt(of_second, parts[num_first:])]
 
     def before(self, prompts: EmbeddingPrompts) -> tuple[str, str]:
-        """What stands before the texts of each side: the default, as for vectors that are compared with any others."""
+        """The prompt before the texts of each side: the default, as for vectors of a request for embeddings."""
         return prompts.text(None), prompts.text(None)
 
 

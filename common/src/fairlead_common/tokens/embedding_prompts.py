@@ -9,8 +9,8 @@ import msgspec
 
 _FILE = "config_sentence_transformers.json"
 _QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
-"""Names of the prompts of a search, the first that is there: sentence-transformers' `encode_query` and
-`encode_document` look for them."""
+"""Names of the prompts of a search in the order of preference, as in `encode_query` and `encode_document` of
+sentence-transformers."""
 _LONGEST_TOLD = 128
 """Characters of an unknown name in an error."""
 
@@ -46,16 +46,17 @@ class EmbeddingPrompts(msgspec.Struct, frozen=True):
 
     @property
     def of_query(self) -> str:
-        """Before what is searched for."""
+        """Prompt before the query of a search."""
         return self._of_role(_QUERY)
 
     @property
     def of_documents(self) -> str:
-        """Before what is searched."""
+        """Prompt before the documents of a search."""
         return self._of_role(_DOCUMENT)
 
     def _of_role(self, names: tuple[str, ...]) -> str:
-        """The default where the model names no prompt of a search; one role alone leaves the other without."""
+        """The default where the model names no prompt of a search; a named query leaves unnamed documents without a
+        prompt, and the reverse."""
         if self.texts.keys().isdisjoint((*_QUERY, *_DOCUMENT)):
             return self.text(None)
         return next((self.texts[name] for name in names if name in self.texts), "")

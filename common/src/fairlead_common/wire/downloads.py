@@ -73,7 +73,7 @@ class DownloadProgress(msgspec.Struct, kw_only=True, frozen=True):
     total_bytes: Count | None = None
     """None = not known yet."""
     bytes_per_second: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)] | None = None
-    """Fetched in the last few seconds; None = nothing has been fetched for long enough to know."""
+    """Fetched in the last few seconds; None = not known yet, until a second of fetching is over."""
     remaining_seconds: NonNegative | None = None
     """At the present rate; None = not known."""
     file: str | None = None

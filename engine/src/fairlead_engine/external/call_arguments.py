@@ -1,7 +1,7 @@
-"""Calls of tools without parameters, whose arguments servers leave empty (`""` or null) → `{}`, as OpenAI has it. Pure.
+"""Empty arguments (`""` or null) in calls of tools without parameters → `{}`, as OpenAI answers. Pure.
 
-Clients read arguments as JSON, so an empty text is a failure there. Arguments with any text stay as the server wrote
-them, and so do those of an answer that was cut.
+Clients read arguments as JSON and fail on an empty text. Arguments with text, and the arguments of an answer cut by
+its length, stay as the server wrote them.
 """
 
 import re
@@ -39,15 +39,15 @@ def with_arguments(body: bytes) -> bytes:
 
 
 class StreamedArguments:
-    """Of one stream. A call is over when another call of its choice begins, or when its choice is."""
+    """Of one stream. A call ends when the next call of the same choice begins, or with the choice."""
 
     def __init__(self) -> None:
         self._bare: dict[int, dict[int, dict[str, Any] | None]] = {}
-        """By choice, the calls without arguments so far, and their functions where they are in the present event."""
+        """By choice, the calls without arguments so far, each with its function if the present event holds one."""
         self._begun: set[tuple[int, int]] = set()
 
     def feed(self, events: bytes) -> bytes:
-        """Some whole events, with those added that complete a call."""
+        """Some whole events, with added events that complete calls."""
         if not self._concerns(events):
             return events
         end = 0
@@ -80,7 +80,7 @@ class StreamedArguments:
         return b"".join(b"data: %b\n\n" % msgspec.json.encode(each) for each in told) + (b"" if changed else event)
 
     def _over(self, choice: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-        """Calls that end without arguments in this part of an event: number, and the function if it is there."""
+        """Calls that end here without arguments: number, and the function if the present event holds the function."""
         number = _index(choice)
         bare = self._bare.setdefault(number, {})
         for entry in _calls(choice.get("delta")):

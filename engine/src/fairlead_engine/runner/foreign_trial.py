@@ -17,7 +17,7 @@ from torch import Tensor
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, NewBlocks
-from fairlead_engine.model.fallback.foreign_code import refused_where_it_fails
+from fairlead_engine.model.fallback.foreign_config import refused_where_it_fails
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens

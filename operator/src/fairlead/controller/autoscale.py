@@ -227,8 +227,8 @@ class Autoscaler:
         return Look(target, signals, decide(signals, target.autoscaling, memory.history))  # pure; stabilised, limited
 
     def claims(self, looks: Sequence[Look]) -> list[Claim]:
-        """Of every LLMDeployment under a budget of GPUs; those that were not looked at keep their replicas, and those
-        that cannot be made the replicas of before."""
+        """Of every LLMDeployment under a budget of GPUs. Without a look an LLMDeployment keeps its replicas; where no
+        children can be made of the spec, the pods of the former spec count."""
         claims, known = [], {look.target.key: look for look in looks}
         for key in sorted(self.cluster.keys()) if self.settings.gpu_budgets else ():
             observed, look = self.cluster.last_seen(key), known.get(key)
@@ -391,7 +391,7 @@ class Autoscaler:
 
 
 def _gpus_of_pods(observed: Observed) -> int:
-    """The most that one of the replicas has."""
+    """Of the replica with most GPUs."""
     return max((sum(map(_gpus_of_pod, replica.pods)) for replica in observed.replicas), default=0)
 
 

@@ -95,7 +95,7 @@ class Diagnosis:
     waits_for_another: bool = False
     """Whether another pod downloads what it needs."""
     is_outdated: bool = False
-    """Whether a replica of a later template is there, which will replace it."""
+    """Whether the replica is older than an edit, and a replica with the edit will replace it."""
 
     @property
     def sentence(self) -> str:

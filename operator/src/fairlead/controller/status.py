@@ -75,14 +75,13 @@ class Situation:
 
     @property
     def starting(self) -> list[Diagnosis]:
-        """Starting replicas; last those that are to be replaced, and the replicas that wait for another one's download,
-        which say least."""
+        """Starting replicas; at the end outdated replicas, and replicas that wait for another replica's download, which
+        say least."""
         return sorted(self.of(Stage.STARTING), key=lambda pod: (pod.is_outdated, pod.waits_for_another))
 
     @property
     def failing(self) -> list[Diagnosis]:
-        """Failing replicas, without those of before an edit once a replica of after it is there: it will replace
-        them."""
+        """Failing replicas, without outdated replicas."""
         return [pod for pod in self.of(Stage.FAILING) if not pod.is_outdated]
 
     @property

@@ -70,7 +70,7 @@ def group_of(pod: Mapping[str, Any]) -> str:
 
 
 _TEMPLATE_HASH = "pod-template-hash"
-"""Label of a Deployment's pods, by which Kubernetes tells its ReplicaSets apart."""
+"""Label of a Deployment's pods with the ReplicaSet's hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ FADE_SECONDS = 60.0
 MAX_SECONDS = 1.0
 """Longer overheads are exceptions outside the model, which need not recur."""
 SPARE_PROBE_SECONDS = 2.0
-"""Between probes by lines of batches, which are repeated whatever comes, of a replica that refuses everything."""
+"""Between probes of a refusing replica by lines of batches: a refused line is repeated until the batch expires."""
 _Kept = TypeVar("_Kept")
 
 
@@ -134,7 +134,7 @@ class Failure(Enum):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the replica computed nothing for the request, so that a probe costs nobody anything."""
+        """Whether the replica computed nothing for the request, and a probe is therefore free."""
         return self in (Failure.UNREACHABLE, Failure.UNAVAILABLE)
 
 
@@ -148,13 +148,13 @@ class _HealthRecord:
     probe: int | None = None
     """The dispatch that probes it; None while none does."""
     is_spare_probe: bool = False
-    """Whether that is a line of a batch, whose whole answer may take minutes: others do not wait for it."""
+    """Whether the probe is a line of a batch: its whole answer may take minutes, and urgent requests do not wait."""
 
 
 class HealthBook(_Book[_HealthRecord]):
     """Pauses of replicas that failed. After a pause one request at a time probes the replica. A probe succeeds when
     answered, or when the engine's load includes the request, as whole answers may take minutes. Lines of batches probe
-    earlier: a server that serves again is found by them, however long it had failed."""
+    earlier, and find a server that serves again however long the failures lasted."""
 
     def available(self, uid: str, now: float, *, is_spare: bool = False) -> bool:
         """Whether the replica may be sent a request now. `is_spare`: a line of a batch."""

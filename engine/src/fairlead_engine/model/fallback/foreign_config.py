@@ -6,16 +6,18 @@ are refused by `attention_survey`, from the calls of attention, and by a trial.
 
 import importlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fairlead_common.models.families.registry import ARCHITECTURES, named_architecture
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.quantized_checkpoints import QUANTIZATION_SECTIONS, StoredFormat, parse_quantization
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import EngineError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model.fallback.dequantized_weights import READABLE
-from fairlead_engine.model.fallback.foreign_code import cause, refused_where_it_fails
 from fairlead_engine.model.task import read_task
 from fairlead_engine.types import ModelTask
 
@@ -209,3 +211,24 @@ def _ropes(settings: Any) -> Iterator[Mapping[str, Any]]:
 
 def _refused(what: str, remedy: str) -> ModelLoadError:
     return ModelLoadError(ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json {what}; {remedy}")
+
+
+@contextmanager
+def refused_where_it_fails(architecture: str, doing: str) -> Iterator[None]:
+    """Exceptions of transformers' code as a refusal of the model in one sentence; errors of this engine, and of short
+    memory, pass. `doing`: the failing work, as in `its config.json is read`."""
+    try:
+        yield
+    except (EngineError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+            f"{architecture} cannot be served: transformers' code for it fails when {doing} ({cause(error)}). Check "
+            "its config.json, or choose another model.",
+        ) from error
+
+
+def cause(error: Exception) -> str:
+    """The kind of an exception, and the first line of what it says."""
+    return ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))

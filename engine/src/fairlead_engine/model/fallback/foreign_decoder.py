@@ -32,8 +32,7 @@ from fairlead_engine.model.fallback.attention_survey import (
     register,
 )
 from fairlead_engine.model.fallback.dequantized_weights import read_floats
-from fairlead_engine.model.fallback.foreign_code import cause, refused_where_it_fails
-from fairlead_engine.model.fallback.foreign_config import ForeignConfig
+from fairlead_engine.model.fallback.foreign_config import ForeignConfig, cause, refused_where_it_fails
 from fairlead_engine.model.layers import ForwardInput
 from fairlead_engine.model.lora.merging import merge_adapter
 
