@@ -117,13 +117,13 @@ def test_an_output_format_is_kept_to() -> None:
 def test_what_changes_nothing_is_taken_and_the_rest_refused_by_name() -> None:
     bare = chat()
     without = {
-        "metadata": {"user_name": "u"}, "service_tier": "auto", "cache_control": {"type": "ephemeral"},
-        "speed": "fast",
+        "metadata": {"user_name": "u"}, "service_tier": "auto", "speed": "fast",
         "diagnostics": {"previous_message_id": None}, "container": None, "mcp_servers": [],
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     }  # fmt: skip
     assert chat(**without) == bare
     assert chat(metadata={"user_id": "u"}) == bare | {"user": "u"}, "which names a session"
+    assert chat(cache_control={"type": "ephemeral"}) == bare | {"prompt_cache_options": {"ttl": "5m"}}
     assert chat(metadata={"user_id": "u" * 513}) == chat(metadata={"user_id": 5}) == chat(metadata="u") == bare
     for field, value in {
         "container": "c",

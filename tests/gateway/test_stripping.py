@@ -31,6 +31,7 @@ CREDENTIALS = {"authorization": "Bearer secret", "cookie": "session=secret", "pr
 ORIGIN = {"forwarded": "for=10.0.0.9", "x-forwarded-for": "10.0.0.9", "x-real-ip": "10.0.0.9", "origin": "http://evil"}
 MISCHIEF = {"x-http-method-override": "DELETE", "range": "bytes=0-1", "if-match": "*", "accept-encoding": "gzip"}
 FORWARDED = {"traceparent": "00-1", "tracestate": "a=b", "baggage": "c=d", "user-agent": "test", "accept": "*/*"}
+FORWARDED |= {"x-session-id": "s"}
 
 
 @dataclass

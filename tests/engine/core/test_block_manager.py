@@ -12,6 +12,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, ConsecutiveBlocks, LRUBlocks
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.sequences import Sequence
+from fairlead_engine_testing import FakeClock
 
 BLOCK_SIZE = 2
 
@@ -184,7 +185,10 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.listener = RecordingListener()
-        self.blocks = BlockManager(7, BLOCK_SIZE, listener=self.listener, make_allocator=type(self).allocator)
+        self.clock = FakeClock()
+        self.blocks = BlockManager(
+            7, BLOCK_SIZE, listener=self.listener, make_allocator=type(self).allocator, now=self.clock.monotonic
+        )
         self.sequences: list[Sequence] = []
         # What a cache in memory would hold: for each block the tokens up to its end.
         self.contents: dict[int, tuple[int, ...]] = {}
@@ -224,10 +228,11 @@ class BlockManagerMachine(RuleBasedStateMachine):
             assert sequence.block_table[: len(before)] == before
 
     @precondition(lambda self: self.sequences)
-    @rule(data=st.data())
-    def free(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), keep_seconds=st.sampled_from([None, 1.0, 60.0]))
+    def free(self, data: st.DataObject, keep_seconds: float | None) -> None:
         sequence = data.draw(st.sampled_from(self.sequences))
         self.sequences.remove(sequence)
+        sequence.keep_seconds = keep_seconds
         self.blocks.free(sequence)
         assert not sequence.block_table
 
@@ -243,6 +248,11 @@ class BlockManagerMachine(RuleBasedStateMachine):
         sequence = make_sequence(tokens)
         self.blocks.match(sequence)
         self.blocks.retract(sequence)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 60.0]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.blocks.settle()
 
     @invariant()
     def holds_together(self) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from fairlead_engine.core import adapter_places, grammars, injections, thinking
+from fairlead_engine.core import adapter_places, grammars, injections, kept_blocks, thinking
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.runner import image_vectors
 from fairlead_engine.speculative import drafting
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
 
-_MODULES = (adapter_places, grammars, injections, thinking, image_vectors, drafting)
+_MODULES = (adapter_places, grammars, injections, kept_blocks, thinking, image_vectors, drafting)
 OF_FEATURES = {Path(each.__file__).name for each in _MODULES}
 OF_STEPS = {"_masks", "_begin_masks", "_digests"}
 """Functions of modules that steps do run."""

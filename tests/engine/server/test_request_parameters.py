@@ -60,7 +60,7 @@ SIDES = {
 EMBEDDER, CLASSIFIER = ModelTask(generates=False), ModelTask(generates=False, labels=("no", "yes"))
 TASKS = {"rerank": EMBEDDER, "score": EMBEDDER, "classify": CLASSIFIER}
 RANGE = re.compile(r"(above )?(-?\d+) … (-?\d+)?")
-WORDS = re.compile(r'`"\w+"`( or `"\w+"`)+')
+WORDS = re.compile(r'`"[\w-]+"`( or `"[\w-]+"`)+')
 LENGTH = re.compile(r"at most (\d+) (characters|items|entries)$")
 
 
@@ -222,6 +222,7 @@ OTHER: dict[str, Any] = {
     "echo": True, "best_of": 2, "prompt_logprobs": 1, "thinking_token_budget": 5, "reasoning_effort": "low",
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False,
+    "prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "30m"},
     "truncate_prompt_tokens": 1, "truncation_side": "right", "prompt_name": "query",
     "use_beam_search": True, "injectable": True, "functions": [{"name": "tide"}], "function_call": {"name": "tide"},
     **STRUCTURED,

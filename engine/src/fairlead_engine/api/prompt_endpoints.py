@@ -23,7 +23,7 @@ import msgspec
 
 from fairlead_common.http.loop_shares import LoopShare
 from fairlead_common.openai.prompts import EncodedPrompt, PairPrompts, PromptFields
-from fairlead_common.wire.messages import HEADER_CACHED_TOKENS, HEADER_DISPATCH
+from fairlead_common.wire.messages import HEADER_CACHED_TOKENS, HEADER_DISPATCH, HEADER_SESSION
 from fairlead_engine.api import schemas
 from fairlead_engine.api.beam_search import check_beams
 from fairlead_engine.api.detokenizer import TextDelta
@@ -75,6 +75,7 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
                 model.adapter(request.model)  # 404 here
                 model.check_kind(self.kind)
                 schemas.check(request)
+                keep_seconds = request.keep_seconds(exchange.headers.get(HEADER_SESSION))
                 await self.check(request, model)
                 sampling = await self.sampling(request, model)
                 if isinstance(request, schemas.GenerationRequest):
@@ -104,6 +105,7 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
                     # A gateway wants a request back that waits here while another replica is free.
                     max_queue_seconds=None if dispatch.gateway is not None else self._service.config.max_queue_time,
                     injectable=self.injectable(request, prompts, model),
+                    keep_seconds=keep_seconds,
                 )
                 share = self._service.shares.stream()
                 choices = await self._choices(request, model, template, encoded, images, share)

@@ -5,6 +5,8 @@ from `SamplingParams`. Unsupported fields that would change the result are in th
 rather than as unknown. Everything optional may be null.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -39,6 +41,11 @@ _OTHER_NAMES = {
     "random_seed": "seed",
 }
 """Fields' names in other servers' APIs → our names."""
+_LIFETIME = re.compile(r"([1-9]\d{0,4})([smh])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_SECONDS = 24 * 3600.0
+_SESSION_SECONDS = 300.0
+"""Retention hint of a request that names a session."""
 _TEXT_ONLY = "This model writes text only."
 
 
@@ -149,6 +156,10 @@ class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     def num_each(self) -> int:
         """Sequences to generate for each prompt."""
         return 1
+
+    def keep_seconds(self, session: str | None) -> float | None:
+        """Seconds of the retention hint; None = no hint."""
+        return None
 
     @property
     def is_streamed(self) -> bool:
@@ -337,19 +348,38 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         Tag | None,
         Parameter(
             "Names the session where the header `x-session-id` does not: among replicas that are equal otherwise, the "
-            "one that served it last is chosen. Prefixes are found in caches without it.",
+            "one that served it last is chosen, and prompt and answer are kept in its cache before others for five "
+            "minutes. Prefixes are found in caches without it.",
             By.GATEWAY,
         ),
     ] = None
     prompt_cache_retention: Annotated[
-        Tag | None, Parameter("Prefixes stay while there is room for them.", By.NOBODY)
+        Tag | None,
+        Parameter(
+            "`24h` keeps prompt and answer in the cache before others for a day. Without it they stay while there is "
+            "room for them.",
+            one_of=("24h", "in_memory", "in-memory"),
+        ),
     ] = None
     prompt_cache_options: Annotated[
-        Metadata | None, Parameter("Prefixes are found in caches without it.", By.NOBODY)
+        Metadata | None,
+        Parameter(
+            "`ttl`, such as `30m`, keeps prompt and answer in the cache before others for so long: from `1s` to `24h`. "
+            "Prefixes are found in caches without it.",
+        ),
     ] = None
     moderation: Annotated[Metadata | None, Parameter("Nothing here is moderated.", By.NOBODY)] = None
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = _OTHER_NAMES
+
+    def keep_seconds(self, session: str | None) -> float | None:
+        """Seconds of the retention hint (`EngineRequest.keep_seconds`), the longest that the request names. `session`:
+        of the header. Raises `RequestError`."""
+        hints = [_SESSION_SECONDS] if session or self.prompt_cache_key or self.user else []
+        hints += [_LONGEST_SECONDS] if self.prompt_cache_retention == "24h" else []
+        if (lifetime := (self.prompt_cache_options or {}).get("ttl")) is not None:
+            hints.append(_seconds_of(lifetime))
+        return max(hints, default=None)
 
     @property
     def include_usage(self) -> bool:
@@ -704,6 +734,16 @@ def check(request: PromptRequest) -> None:
             raise RequestError(
                 "best_of", "best_of above n cannot be streamed: which answers are given is known at the end"
             )
+
+
+def _seconds_of(lifetime: Any) -> float:
+    """Of `prompt_cache_options.ttl`."""
+    found = _LIFETIME.fullmatch(lifetime) if isinstance(lifetime, str) else None
+    seconds = int(found[1]) * _UNITS[found[2]] if found else math.inf
+    if seconds > _LONGEST_SECONDS:
+        name = "prompt_cache_options.ttl"
+        raise RequestError(name, f"{name} must be a time from 1s to 24h, such as 30m")
+    return seconds
 
 
 def _check_declared(name: str, parameter: Parameter, value: Any) -> None:

@@ -4,6 +4,7 @@ The scheduler calls `match`, `share` and `extend` before a step, `publish` after
 leaves. Block ids and hashes only, never tensors; the runner reads the block tables.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from itertools import chain, takewhile
@@ -11,6 +12,7 @@ from typing import Protocol
 
 from fairlead_common.wire.blocks import ROOT, BlockHash, hash_block, hash_blocks, state_hash
 from fairlead_engine.core.host_blocks import HostTier
+from fairlead_engine.core.kept_blocks import KeptBlocks
 from fairlead_engine.core.state_snapshots import StateSnapshots
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.types.sequences import Sequence
@@ -30,7 +32,8 @@ class BlockManager:
     """`num_blocks` blocks of `block_size` tokens, each in exactly one state.
 
     - *in use*: in the block tables of sequences, as many as its reference count;
-    - *evictable*: in no table, but holding a published prefix; evicted in order of least recent use;
+    - *evictable*: in no table, but holding a published prefix; evicted in order of least recent use, blocks that a
+      retention hint keeps (`kept`) after all others;
     - *empty*: in no table, and without a published prefix.
 
     A whole computed block is published under its hash, which covers all tokens before the block too. Several blocks may
@@ -52,16 +55,21 @@ class BlockManager:
         make_allocator: Callable[[int], BlockAllocator] = LRUBlocks,
         host: HostTier | None = None,
         states: StateSnapshots | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`host`: the tier that keeps what is evicted; None = there is no such tier. `states`: of a recurrent model."""
+        """`host`: the tier that keeps what is evicted; None = there is no such tier. `states`: of a recurrent model.
+        `now`: seconds, for retention hints."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.listener = listener
         self.host = host or HostTier(0)
         self.states = states
+        self.kept = KeptBlocks(num_blocks // 2, now)
+        """Half of the blocks: whoever hints everything takes no more from others."""
         self._make_allocator = make_allocator
-        self._block_of: dict[BlockHash, int] = {}
+        self.block_of: dict[BlockHash, int] = {}
+        """Hash of each published block → the block, or the first of several."""
         self._adapter_of: dict[BlockHash, str] = {}
         """Hash of each block computed with an adapter → the adapter's name."""
         self._copies: dict[BlockHash, list[int]] = {}
@@ -78,21 +86,23 @@ class BlockManager:
             self.states.clear()
         self._ref_count = [0] * self.num_blocks
         self._hash_of: list[BlockHash | None] = [None] * self.num_blocks
-        self._block_of, self._copies, self._adapter_of = {}, {}, {}
+        self.block_of, self._copies, self._adapter_of = {}, {}, {}
         self._free = self._make_allocator(self.num_blocks)
+        """Empty and evictable blocks, without the kept ones."""
+        self.kept.clear()
 
     @property
     def num_free(self) -> int:
         """Empty and evictable blocks."""
-        return len(self._free)
+        return len(self._free) + len(self.kept.free)
 
     def published(self) -> Set[BlockHash]:
         """Hashes of all reusable blocks of both tiers and of kept states, as a new set in a steady order."""
-        return dict.fromkeys(chain(self._block_of, self.host, map(state_hash, self.states or ()))).keys()
+        return dict.fromkeys(chain(self.block_of, self.host, map(state_hash, self.states or ()))).keys()
 
     def holds(self, block_hash: BlockHash) -> bool:
         """Whether a block with this hash is reusable."""
-        return block_hash in self._block_of or block_hash in self.host
+        return block_hash in self.block_of or block_hash in self.host
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -107,7 +117,7 @@ class BlockManager:
         self._extend_hashes(sequence, sequence.num_tokens)
         matched: list[int] = []
         for block_hash in sequence.block_hashes[: sequence.num_sparable_tokens // self.block_size]:
-            block = self._block_of.get(block_hash)
+            block = self.block_of.get(block_hash)
             if block is None:
                 break
             if block_hash in self._copies and matched and matched[-1] + 1 in self._copies[block_hash]:
@@ -132,7 +142,7 @@ class BlockManager:
         if not self.host.num_places:
             return []
         hashes = sequence.block_hashes[first : sequence.num_sparable_tokens // self.block_size]
-        return list(takewhile(lambda each: each in self.host and each not in self._block_of, hashes))
+        return list(takewhile(lambda each: each in self.host and each not in self.block_of, hashes))
 
     def fetched(self, sequence: Sequence, matched: list[int]) -> list[int] | None:
         """A waiting sequence's `matched` blocks and the host's behind, once loaded; None = loading. Needs `num_needed`
@@ -154,7 +164,10 @@ class BlockManager:
         return None if load in self.host.loads else self.match(sequence)
 
     def settle(self) -> None:
-        """Publishes blocks whose load is over."""
+        """Publishes blocks whose load is over, and ends hints whose time is over."""
+        if self.kept.hints:
+            for block in self.kept.lapsed():
+                self._free.release(block, evictable=True)
         for load in self.host.over():
             for block, block_hash in zip(load.blocks, load.hashes, strict=True):
                 if block_hash is not None:
@@ -185,12 +198,12 @@ class BlockManager:
         blocks, hashes = sequence.block_table[first:end], sequence.block_hashes[first:end]
         if sequence.adapter is not None:
             self._adapter_of.update(dict.fromkeys(hashes, sequence.adapter.name))
-        if len(hashes) == 1 or self.host.num_places or not self._block_of.keys().isdisjoint(hashes):
+        if len(hashes) == 1 or self.host.num_places or not self.block_of.keys().isdisjoint(hashes):
             self._publish_each(sequence, first, end)
             return
         for block, block_hash in zip(blocks, hashes, strict=True):
             self._hash_of[block] = block_hash
-        self._block_of.update(zip(hashes, blocks, strict=True))
+        self.block_of.update(zip(hashes, blocks, strict=True))
         self._announce(sequence, end, hashes)
 
     def retract(self, sequence: Sequence) -> None:
@@ -204,10 +217,12 @@ class BlockManager:
     def _retract(self, hashes: list[BlockHash]) -> None:
         for block_hash in hashes:
             was_hosted = self.host.drop(block_hash)
-            first = self._block_of.pop(block_hash, None)
+            first = self.block_of.pop(block_hash, None)
             for block in () if first is None else (first, *self._copies.pop(block_hash, ())):
                 self._hash_of[block] = None
-                if not self._ref_count[block]:
+                if self.kept.hints and self.kept.forget(block):
+                    self._free.release(block, evictable=False)
+                elif not self._ref_count[block]:
                     self._free.empty(block)
             if was_hosted or first is not None:
                 self._forget(block_hash)
@@ -228,6 +243,10 @@ class BlockManager:
             table.append(last)
 
     def free(self, sequence: Sequence) -> None:
+        """Takes a sequence's blocks back; `Sequence.keep_seconds` hints those that are published."""
+        if sequence.keep_seconds is not None:
+            published = (block for block in reversed(sequence.block_table) if self._hash_of[block] is not None)
+            self.kept.hint(published, sequence.keep_seconds)
         self._release(sequence.block_table)
         sequence.block_table = []
 
@@ -244,25 +263,34 @@ class BlockManager:
         for block, count in uses.items():
             expected[block] = count
         assert self._ref_count == expected, "reference counts differ from block tables"
-        published = {block: block_hash for block_hash, block in self._block_of.items()}
+        published = {block: block_hash for block_hash, block in self.block_of.items()}
         copies = {block: block_hash for block_hash, blocks in self._copies.items() for block in blocks}
         assert published.keys().isdisjoint(copies), "a block is another's copy and its own"
-        assert all(block_hash in self._block_of for block_hash in self._copies), "a block is no block's copy"
+        assert all(block_hash in self.block_of for block_hash in self._copies), "a block is no block's copy"
         published.update(copies)
         assert self._adapter_of.keys() <= self.published(), "an adapter's block is not there"
         assert self._hash_of == [published.get(block) for block in range(self.num_blocks)], "the hash index is wrong"
-        self._free.check(in_use=set(uses), evictable=published.keys() - uses.keys())
+        evictable = published.keys() - uses.keys()
+        kept = self.kept.free.keys()
+        assert kept <= evictable, "a block is kept that is in use or empty"
+        self.kept.check()
+        self._free.check(in_use=uses.keys() | kept, evictable=evictable - kept)
 
     # -- the rest is private ---------------------------------------------------------------------------------------
 
     def _hold(self, block: int) -> None:
         """Adds a user of a block, which protects the block from eviction."""
         if not self._ref_count[block]:
-            self._free.reuse(block)
+            if block in self.kept.free:
+                del self.kept.free[block]
+            else:
+                self._free.reuse(block)
         self._ref_count[block] += 1
 
     def _take(self, last: int | None, most: int) -> int:
         """A free block for one user, behind block `last`; the table is expected to need `most`."""
+        if self.kept.free and not len(self._free):
+            self._free.release(self.kept.give_up(), evictable=True)
         block = self._free.take(last, most)
         if self._hash_of[block] is not None:
             self._evict(block)
@@ -272,12 +300,18 @@ class BlockManager:
     def _release(self, blocks: list[int]) -> None:
         """Removes a user of each block, last block first."""
         ref_count, hash_of, release = self._ref_count, self._hash_of, self._free.release
+        has_hints = bool(self.kept.hints)
         if blocks:
             self._free.end_run(blocks[-1])
         for block in reversed(blocks):
             ref_count[block] -= 1
             if not ref_count[block]:
-                release(block, evictable=hash_of[block] is not None)
+                is_published = hash_of[block] is not None
+                if not (has_hints and is_published and self.kept.keep(block)):
+                    release(block, evictable=is_published)
+        if has_hints:
+            for block in self.kept.surplus():
+                release(block, evictable=True)
 
     def _extend_hashes(self, sequence: Sequence, num_tokens: int) -> None:
         """Computes missing hashes of the whole blocks among the first `num_tokens` tokens."""
@@ -311,7 +345,7 @@ class BlockManager:
 
     def _note(self, block: int, block_hash: BlockHash) -> None:
         self._hash_of[block] = block_hash
-        if self._block_of.setdefault(block_hash, block) != block:
+        if self.block_of.setdefault(block_hash, block) != block:
             self._copies.setdefault(block_hash, []).append(block)
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
@@ -326,15 +360,15 @@ class BlockManager:
         assert block_hash is not None
         self._hash_of[block] = None
         if block_hash in self._copies:
-            blocks = [self._block_of[block_hash], *self._copies.pop(block_hash)]
+            blocks = [self.block_of[block_hash], *self._copies.pop(block_hash)]
             blocks.remove(block)
-            self._block_of[block_hash], *copies = blocks
+            self.block_of[block_hash], *copies = blocks
             if copies:
                 self._copies[block_hash] = copies
             return
-        del self._block_of[block_hash]
+        del self.block_of[block_hash]
         left = self.host.keep(block_hash, block)
-        if left is not None and left not in self._block_of:
+        if left is not None and left not in self.block_of:
             self._forget(left)
 
     def _forget(self, block_hash: BlockHash) -> None:

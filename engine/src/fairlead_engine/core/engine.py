@@ -81,7 +81,7 @@ class Engine:
         self.config = config = config.for_device(device, model.max_position_embeddings if model.task.sees_all else 0)
         size = cache_size_of(config, self.runner)
         limits = limits_of(config, model.task, size, profile)
-        self.blocks = allocated_blocks(config, self.runner, size)
+        self.blocks = allocated_blocks(config, self.runner, size, self.clock)
         self.grammars = Grammars(
             lambda: read_tokenizer_json(resolve_model(config.model)),
             vocab_size=model.vocab_size,
@@ -194,6 +194,7 @@ class Engine:
             num_parts_before=request.num_parts_before,
             max_queue_seconds=request.max_queue_seconds,
             injectable=request.injectable,
+            keep_seconds=request.keep_seconds,
         )
         if hold is not None:
             self.holds.begin(hold, sequence)

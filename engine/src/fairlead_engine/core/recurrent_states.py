@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fairlead_common.wire.blocks import BlockHash
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.state_snapshots import StateSnapshots
 from fairlead_engine.types.batch import NO_SNAPSHOT, AcceptedDrafts, Batch
@@ -92,10 +93,15 @@ class RecurrentStates:
         return self._taken()
 
     def _taken(self) -> int | None:
-        snapshot, lost = self._snapshots.take()
+        snapshot, lost = self._snapshots.take(self._is_hinted if self._blocks.kept.hints else None)
         if lost is not None:
             self._blocks.tell_state(lost, is_kept=False)
         return snapshot
+
+    def _is_hinted(self, block_hash: BlockHash) -> bool:
+        """Whether a retention hint keeps the block with this hash."""
+        block = self._blocks.block_of.get(block_hash)
+        return block is not None and self._blocks.kept.is_hinted(block)
 
     def _name(self, sequence: Sequence, end: int, snapshot: int) -> bool:
         """Whether the state behind `end` tokens is of use: their blocks are there."""

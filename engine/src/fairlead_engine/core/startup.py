@@ -174,7 +174,7 @@ def _whole_images(max_num_seqs: int, max_num_batched_tokens: int, images: ImageS
     return True
 
 
-def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize) -> BlockManager:
+def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize, clock: Clock) -> BlockManager:
     """The cache's blocks, with room on the device and in the host's memory. Raises ConfigError and KVCacheTooSmall."""
     bytes_per_block, host = runner.kv_bytes_per_block(), None
     num_places = _num_places(config, bytes_per_block)
@@ -196,6 +196,7 @@ def allocated_blocks(config: EngineConfig, runner: Runner[Any], size: CacheSize)
         make_allocator=runner.block_allocator,
         host=host,
         states=StateSnapshots(size.num_snapshots) if runner.state_bytes else None,
+        now=clock.monotonic,
     )
 
 

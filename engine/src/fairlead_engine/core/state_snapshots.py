@@ -5,7 +5,8 @@ the runner copies states.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from fairlead_common.wire.blocks import BlockHash
 
@@ -17,7 +18,7 @@ _PROMPTS = 8
 
 class StateSnapshots:
     """Places 0 to `num_places - 1`. A new snapshot takes an empty place, or the place of the snapshot unused for
-    longest, first of those that lie at no branch."""
+    longest, first of those that lie at no branch. Up to half of the places are for blocks with a retention hint."""
 
     def __init__(self, num_places: int) -> None:
         self.num_places = num_places
@@ -45,12 +46,13 @@ class StateSnapshots:
         self._place_of.move_to_end(block_hash)
         return self._place_of[block_hash]
 
-    def take(self) -> tuple[int | None, BlockHash | None]:
+    def take(self, is_hinted: Callable[[BlockHash], bool] | None = None) -> tuple[int | None, BlockHash | None]:
         """A place for a state that the next step computes (None = no place is free), and the hash whose snapshot gave
-        way (None = no snapshot had to). `name` or `give_back` follow."""
+        way (None = no snapshot had to). `name` or `give_back` follow. `is_hinted`: whether a hint keeps a block; None =
+        there is no hint."""
         lost = None
         if not self._empty and self._place_of:
-            self.drop(lost := self._least_wanted())
+            self.drop(lost := self._least_wanted(is_hinted))
         if not self._empty:
             return None, lost
         self._pending.add(place := self._empty.pop())
@@ -100,7 +102,13 @@ class StateSnapshots:
         assert sorted(places) == list(range(self.num_places)), "a snapshot's place is lost or shared"
         assert self._branches <= self._place_of.keys(), "a branch has no snapshot"
 
-    def _least_wanted(self) -> BlockHash:
-        """The oldest snapshot: of those at branches where they have more than half of the places."""
-        are_many, oldest = 2 * len(self._branches) > self.num_places, next(iter(self._place_of))
-        return next((each for each in self._place_of if are_many == (each in self._branches)), oldest)
+    def _least_wanted(self, is_hinted: Callable[[BlockHash], bool] | None) -> BlockHash:
+        """The oldest snapshot: of those without a hint, and of those at branches where they have more than half of the
+        places."""
+        are_many, wanted = 2 * len(self._branches) > self.num_places, iter(self._place_of)
+        if is_hinted is not None:
+            hinted = [each for each in self._place_of if is_hinted(each)]
+            kept = set(hinted[max(0, len(hinted) - self.num_places // 2) :])
+            wanted = iter([each for each in self._place_of if each not in kept] or self._place_of)
+        oldest = next(wanted)
+        return next((each for each in chain([oldest], wanted) if are_many == (each in self._branches)), oldest)

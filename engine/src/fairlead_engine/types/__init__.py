@@ -139,6 +139,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse the request when its predicted wait is longer; None = when too many prompt tokens wait."""
     injectable: Injectable | None = None
     """Where tokens may be put into its answer; None = nowhere."""
+    keep_seconds: float | None = None
+    """Retention hint: seconds after the answer for which its blocks are evicted after blocks without a hint; None = no
+    hint."""
 
 
 class HeldPrompt(msgspec.Struct, frozen=True, kw_only=True):

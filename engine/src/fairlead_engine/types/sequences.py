@@ -53,6 +53,7 @@ class Sequence:
     """Parts of the same request that came before."""
     max_queue_seconds: float | None = None
     injectable: Injectable | None = None
+    keep_seconds: float | None = None
     num_injected_tokens: int = 0
     """Injected tokens behind the prompt, not counted as output."""
     turn_start: int = 0

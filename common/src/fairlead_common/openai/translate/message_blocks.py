@@ -5,9 +5,16 @@ from typing import Any, Literal
 import msgspec
 
 
+class CacheControl(msgspec.Struct, frozen=True, kw_only=True):
+    """A breakpoint: the prompt up to here shall stay in the cache."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    """None = 5 minutes."""
+
+
 class _Cacheable(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    cache_control: Any = None
-    """No effect: cached prefixes are found without it."""
+    cache_control: CacheControl | None = None
 
 
 class TextBlock(_Cacheable, tag="text", frozen=True, kw_only=True):

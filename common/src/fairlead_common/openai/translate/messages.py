@@ -1,7 +1,8 @@
 """Anthropic's Messages API → chats, and answers back. Pure.
 
-A field without an equal in a chat is refused by name. Fields without effect on the answer are taken: `cache_control`
-and `metadata`, signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for Anthropic alone.
+A field without an equal in a chat is refused by name. Fields without effect on the answer are taken: `metadata`,
+signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for Anthropic alone. Breakpoints
+(`cache_control`) become a retention hint for the whole prompt.
 """
 
 import re
@@ -15,6 +16,7 @@ from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate.chat_answers import EVENT_STREAM
 from fairlead_common.openai.translate.message_blocks import (
     SERVERS_BLOCKS,
+    CacheControl,
     CompactionBlock,
     DocumentBlock,
     ImageBlock,
@@ -78,7 +80,7 @@ class CustomTool(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
         | None
     ) = None
     strict: bool | None = None
-    cache_control: Any = None
+    cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None
     input_examples: Any = None
     """No effect."""
@@ -137,7 +139,7 @@ class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True
     """The older name of `output_config.format`."""
     metadata: Any = None
     """Its `user_id` names the session to gateways; the rest has no effect."""
-    cache_control: Any = None
+    cache_control: CacheControl | None = None
     speed: Literal["standard", "fast"] | None = None
     """No effect."""
 
@@ -259,6 +261,24 @@ def chat_of(request: CountTokensRequest) -> Chat:
         is_on = request.thinking.type == "enabled"
         fields["chat_template_kwargs"] = {"enable_thinking": is_on, "thinking": is_on}  # Qwen's name, DeepSeek's
     return Chat(fields, Places(places, tuple(tools), _NAMES))
+
+
+def cache_options_of(request: CountTokensRequest) -> dict[str, Any] | None:
+    """`prompt_cache_options` of the chat, by the longest time of all breakpoints; None = there is no breakpoint. Where
+    the template puts a breakpoint is not known: the hint is for all of the prompt."""
+    found = [request.cache_control, *(tool.cache_control for tool in request.tools or ())]
+    for content in (request.system, *(message.content for message in request.messages)):
+        found += _breakpoints(content)
+    if not any(found):
+        return None
+    return {"ttl": "1h" if any(each is not None and each.ttl == "1h" for each in found) else "5m"}
+
+
+def _breakpoints(content: Any) -> Iterator[CacheControl | None]:
+    for block in content if isinstance(content, list) else ():
+        yield getattr(block, "cache_control", None)
+        if isinstance(block, ToolResultBlock):
+            yield from _breakpoints(block.content)
 
 
 def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -406,6 +426,8 @@ _NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `
 _NOTHING_ELSE = ("Expected `null`,", "Expected `array` of length <= 0")
 """Beginnings of errors about fields without support."""
 _ADVICE = (
+    (r".*\bcache_control\.type", "send ephemeral"),
+    (r".*\bcache_control\.ttl", "send 5m or 1h"),
     (r"messages\.\d+\.role", "send user, assistant or system"),
     (
         r".*\bsource\.type",

@@ -23,7 +23,13 @@ from fairlead_common.openai.translate.chat_answers import (
     payloads,
 )
 from fairlead_common.openai.translate.decoding import tag_of
-from fairlead_common.openai.translate.messages import CountTokensRequest, MessagesDialect, chat_of, decoded
+from fairlead_common.openai.translate.messages import (
+    CountTokensRequest,
+    MessagesDialect,
+    cache_options_of,
+    chat_of,
+    decoded,
+)
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 MESSAGES_PATH = "/v1/messages"
@@ -82,6 +88,7 @@ class Messages(MessagesDialect):
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k,
+            "prompt_cache_options": cache_options_of(request),
             "user": tag_of(request.metadata.get("user_id")) if isinstance(request.metadata, dict) else None,
         }
         fields |= {name: value for name, value in given.items() if value is not None}

@@ -37,7 +37,7 @@ _CLIENTS_CALLS = {"local_shell_call": "action", "shell_call": "action", "apply_p
 _OF_A_CHAT = (
     "frequency_penalty", "presence_penalty", "repetition_penalty", "top_k", "min_p", "seed", "stop", "logit_bias",
     "ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs", "chat_template_kwargs",
-    "cache_salt", "priority",
+    "cache_salt", "priority", "prompt_cache_options", "prompt_cache_retention",
 )  # fmt: skip
 """Fields that a chat has by the same names."""
 _JOIN = "__"
@@ -95,6 +95,9 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     """A chat's, as vLLM takes them here."""
     context_management: Any = None
     """No effect."""
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    """Retention hints of a chat."""
     conversation: Any = None
     prompt: Any = None
     """Both are refused; what follows has no effect."""
@@ -108,8 +111,6 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     safety_identifier: str | None = None
     moderation: Any = None
     prompt_cache_key: str | None = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: str | None = None
 
     def tool(self, name: str | None) -> tuple[dict[str, str], bool]:
         """For a tool's name in the chat: `name` and perhaps `namespace` of the tool, and whether the tool is custom."""

@@ -30,11 +30,11 @@ from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import Translation
 from fairlead_common.openai.unknown_fields import UnknownFields
 from fairlead_common.wire.adapters import with_adapter
-from fairlead_common.wire.messages import FIELD_TOKENS, PRIVATE_FIELD_PREFIX
+from fairlead_common.wire.messages import FIELD_TOKENS, HEADER_SESSION, PRIVATE_FIELD_PREFIX
 
-FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
+SESSION_HEADER = HEADER_SESSION.encode()
+FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent", SESSION_HEADER})
 """Client headers that engines get; credentials and everything else end here."""
-SESSION_HEADER = b"x-session-id"
 SESSION_FIELDS = ("prompt_cache_key", "user")
 """What names the session where the header does not, the first that is there."""
 LOWEST_PRIORITY = 2**31 - 1
