@@ -53,12 +53,14 @@ def test_an_error_among_events_gets_the_shape_and_nothing_else_changes(end: str)
         (TOO_LARGE, ["max_tokens"]),
         (MORE_THAN_IT_HAS, ["max_tokens"]),
         (NO_BUDGET, ["thinking_token_budget"]),
+        ("body.prompt_cache_options: Extra inputs are not permitted", ["prompt_cache_options"]),
         (NO_EFFORT, ["reasoning_effort"]),
         ("the prompt is too long", []),
     ],
 )
 def test_only_what_a_refusal_names_is_left_out_and_only_where_it_may_be(refusal: str, names: list[str]) -> None:
     asked = {"max_tokens": 32000, "thinking_token_budget": 9, "reasoning_effort": "xhigh", "best_effort": True}
+    asked["prompt_cache_options"] = {"ttl": "5m"}
     fields = msgspec.json.decode(json.dumps(asked), type=dict[str, msgspec.Raw])
     assert refused_wishes(fields, refusal.encode()) == names
     del fields["best_effort"]

@@ -17,6 +17,7 @@ _WISHES: Mapping[str, re.Pattern[bytes]] = {
     "max_tokens": re.compile(rb"max_tokens|output tokens|in the completion"),
     "thinking_token_budget": re.compile(rb"thinking_token_budget"),
     "reasoning_effort": re.compile(rb"reasoning_effort"),
+    "prompt_cache_options": re.compile(rb"prompt_cache_options"),
 }
 """Optional fields of such requests → the words of a refusal. Servers end an answer without `max_tokens` where
 their context ends."""
