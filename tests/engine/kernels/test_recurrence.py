@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fairlead_engine.kernels import recurrence
-from fairlead_engine.kernels.recurrence import DraftedRows, StateCache, StateRows, Stretch, advance, convolve, recur
+from fairlead_engine.kernels.recurrence import DraftedRows, StateCache, StateRows, advance, convolve, recur
+from fairlead_engine.kernels.stretches import Stretch, Stretches
 from fairlead_engine_testing.devices import on_each_device
 from fairlead_engine_testing.gpu_code import compiled
 
@@ -87,12 +88,16 @@ def test_drafts_are_as_tokens_that_come_one_by_one_and_leave_nothing_until_they_
 
     cache = StateCache(*(each.clone() for each in begun))
     drafted = DraftedRows(numbers(3, 0), (numbers(1, 5), numbers(2, 6), numbers(3), numbers(4)))
-    found = step(cache, slice(number), StateRows(numbers(1), (Stretch(5, 7, number, None),), drafted))
+    found = step(
+        cache,
+        slice(number),
+        StateRows(numbers(1), Stretches.of([Stretch(5, 7, number, None)], numbers(1).device), drafted),
+    )
     alone = StateCache(*(each.clone() for each in begun))
     behind = {}
     for row, tokens in ((1, [0]), (3, [1, 2, 3, 4]), (0, [5, 6]), (5, range(7, number))):
         for count, token in enumerate(tokens):
-            wanted = step(alone, slice(token, token + 1), StateRows(numbers(row), ()))
+            wanted = step(alone, slice(token, token + 1), StateRows(numbers(row), None))
             torch.testing.assert_close(found[token : token + 1], wanted, rtol=1e-4, atol=1e-4)
             behind[row, count] = alone.inputs[row].clone(), alone.matrices[row].clone()
     for draft in range(3):

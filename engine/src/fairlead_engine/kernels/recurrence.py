@@ -4,8 +4,7 @@ Mamba-2's sum.
 A sequence's state is a matrix for each head, S [key_dim, value_dim]. A token with query q, key k, value v, decay a
 (0 to 1) and strength b makes S of it: S = a S; S = S + k (b (v - k S)), or of Mamba-2 S + k v;
 its output is q S. Source: Gated Delta Networks
-(Yang et al., arXiv 2412.06464). Tokens of one sequence are computed in chunks of `_CHUNK`, with one triangular system
-each, as in section 3.3 there; results do not depend on the division of a prompt into steps beyond rounding.
+(Yang et al., arXiv 2412.06464). Consecutive tokens of one sequence are computed together (`stretches.py`).
 
 Drafts are computed token by token, as decodes are, in a copy of the state: what a cache holds goes no further than the
 known tokens. The inputs of drafts are held until the accepted ones are known, and then computed again (`advance`):
@@ -17,11 +16,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fairlead_engine.kernels.dispatch import with_kernel
-
-_CHUNK = 64
+from fairlead_engine.kernels.stretches import Stretches, activated, convolve_stretches, recur_stretches
 
 
 @dataclass(slots=True)
@@ -62,18 +59,6 @@ class StateCache:
         return self
 
 
-class Stretch(NamedTuple):
-    """Consecutive tokens of one sequence."""
-
-    row: int
-    """Row of the sequence's state."""
-    first: int
-    """First of the step's rows."""
-    end: int
-    keep: int | None
-    """Row that the state behind them is copied to; None = none."""
-
-
 class DraftedRows(NamedTuple):
     """Sequences with drafts behind a known token, those with the most first."""
 
@@ -88,8 +73,8 @@ class StateRows(NamedTuple):
 
     single: Tensor
     """int64 [sequences]."""
-    longer: tuple[Stretch, ...]
-    """In order; stretches of one sequence follow each other."""
+    longer: Stretches | None
+    """None = no sequence has more."""
     drafted: DraftedRows | None = None
     """None = no sequence has drafts."""
 
@@ -107,14 +92,8 @@ def convolve(
         output[:number] = convolve_one(x[:number], weight, bias, cache.inputs, rows.single, activates=activates)
     if rows.drafted is not None:
         _convolve_drafts(x, weight, bias, cache, rows.drafted, output, activates)
-    kernel = weight.T.unsqueeze(1)
-    for row, first, end, keep in rows.longer:
-        window = torch.cat((cache.inputs[row], x[first:end]))
-        summed = functional.conv1d(window.T.float().unsqueeze(0), kernel, bias, groups=x.shape[1])
-        output[first:end] = _activated(summed[0].T, activates)
-        cache.inputs[row] = window[end - first :]
-        if keep is not None:
-            cache.inputs[keep] = cache.inputs[row]
+    if rows.longer is not None:
+        convolve_stretches(x, weight, bias, cache.inputs, rows.longer, output, activates=activates)
     return output
 
 
@@ -146,11 +125,7 @@ def convolve_one(
     window = torch.cat((inputs[rows], x.unsqueeze(1)), 1)
     inputs.index_copy_(0, rows, window[:, 1:])
     summed = (window.float() * weight).sum(1)
-    return _activated(summed if bias is None else summed + bias, activates).to(x.dtype)
-
-
-def _activated(x: Tensor, activates: bool) -> Tensor:
-    return functional.silu(x) if activates else x
+    return activated(summed if bias is None else summed + bias, activates).to(x.dtype)
 
 
 def recur(
@@ -164,7 +139,7 @@ def recur(
 ) -> Tensor:
     """query and key [tokens, key heads, key_dim], value [tokens, heads, value_dim], decay (its logarithm) and strength
     [tokens, heads], all float32 → [tokens, heads, value_dim]. strength None: values are added as they are."""
-    each, number = value.shape[1] // key.shape[1], len(rows.single)
+    number = len(rows.single)
     if number == len(value):
         return recur_one(query, key, value, decay, strength, cache.matrices, rows.single)
     output = torch.empty_like(value)
@@ -173,18 +148,8 @@ def recur(
         output[:number] = recur_one(query[:number], *inputs, cache.matrices, rows.single)
     if rows.drafted is not None:
         _recur_drafts((query, key, value, decay, strength), cache, rows.drafted, output)
-    if rows.longer:
-        query, key = query.repeat_interleave(each, 1), key.repeat_interleave(each, 1)
-    for row, first, end, keep in rows.longer:
-        state = cache.matrices[row]
-        for at in range(first, end, _CHUNK):
-            part = slice(at, min(at + _CHUNK, end))
-            of_tokens = [each[part].transpose(0, 1) for each in (query, key, value, decay)]
-            found, state = _chunk(of_tokens, None if strength is None else strength[part].T.unsqueeze(-1), state)
-            output[part] = found.transpose(0, 1)
-        cache.matrices[row] = state
-        if keep is not None:
-            cache.matrices[keep] = state
+    if rows.longer is not None:
+        recur_stretches(query, key, value, decay, strength, cache.matrices, rows.longer, output)
     return output
 
 
@@ -231,20 +196,3 @@ def recur_one(
     state += key * value.unsqueeze(2)
     matrices.index_copy_(0, rows, state)
     return (state * query).sum(2)
-
-
-def _chunk(of_tokens: list[Tensor], strength: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs of consecutive tokens of one sequence, and the state behind them. `of_tokens`: the first arguments of
-    `recur`, [heads, tokens, ...]. A token's change of the state depends on the earlier ones': (1 + L) changes =
-    strength (value - decayed key S)."""
-    query, key, changes, decay = of_tokens
-    total = decay.cumsum(1)
-    faded = (total.unsqueeze(2) - total.unsqueeze(1)).exp().tril()  # [heads, later, earlier]
-    if strength is not None:
-        system = (strength * faded * (key @ key.mT)).tril(-1)
-        wanted = strength * (changes - total.exp().unsqueeze(-1) * (key @ state))
-        changes = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
-    outputs = total.exp().unsqueeze(-1) * (query @ state) + (faded * (query @ key.mT)) @ changes
-    last = total[:, -1:]
-    state = last.exp().unsqueeze(-1) * state + (key * (last - total).exp().unsqueeze(-1)).mT @ changes
-    return outputs, state

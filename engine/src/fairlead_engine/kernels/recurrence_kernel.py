@@ -1,5 +1,5 @@
 """One token of each sequence through a recurrent layer, states in place: Triton. Two launches, the convolution and the
-recurrence; prompts are computed in chunks by torch (`recurrence.py`).
+recurrence; prompts are computed in chunks by others (`stretches_kernel.py`).
 
 A program of the recurrence has a tile of columns of one head's matrix, which no other program needs: what the state
 knows under a key, and what a query finds, are sums over rows.
@@ -95,8 +95,8 @@ def recur_one(
     key_heads, key_dim = key.shape[1:]
     output = torch.empty((number, heads, value_dim), dtype=value.dtype, device=value.device)
     if number:
-        query, key, value = (_with_whole_rows(each) for each in (query, key, value))
-        decay, strength = _with_whole_rows(decay), None if strength is None else _with_whole_rows(strength)
+        query, key, value = (with_whole_rows(each) for each in (query, key, value))
+        decay, strength = with_whole_rows(decay), None if strength is None else with_whole_rows(strength)
         given = decay if strength is None else strength
         tile = min(_MOST_COLUMNS, triton.next_power_of_2(value_dim))
         recur_kernel[(number, heads, triton.cdiv(value_dim, tile))](
@@ -108,6 +108,6 @@ def recur_one(
     return output
 
 
-def _with_whole_rows(x: Tensor) -> Tensor:
+def with_whole_rows(x: Tensor) -> Tensor:
     """The same [rows, ...], with each row's numbers beside each other; rows may lie apart."""
     return x if x[0].is_contiguous() else x.contiguous()

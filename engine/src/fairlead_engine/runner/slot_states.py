@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fairlead_common.models.model_config import DecoderShape
 from fairlead_engine.kernels.attention.backend import LayerCache
-from fairlead_engine.kernels.recurrence import DraftedRows, StateCache, StateRows, Stretch, advance
+from fairlead_engine.kernels.recurrence import DraftedRows, StateCache, StateRows, advance
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.kernels.stretches import Stretch, Stretches
 from fairlead_engine.model.recurrent import JointCache
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.types.batch import NO_SNAPSHOT, AcceptedDrafts
@@ -70,7 +71,7 @@ class SlotStates:
             for row in (*sorted(row for row in kept if first <= row < last - 1), last - 1):
                 longer.append(Stretch(slot, first, row + 1, kept.get(row)))
                 first = row + 1
-        return StateRows(row_slots[:number], tuple(longer), drafted)
+        return StateRows(row_slots[:number], Stretches.of(longer, self._device) if longer else None, drafted)
 
     def _drafted_rows(self, plan: StepPlan) -> DraftedRows | None:
         """Of the items with a choice behind each of several tokens."""

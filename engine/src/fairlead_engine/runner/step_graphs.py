@@ -193,7 +193,7 @@ class StepGraphs:
             attention=self._backend.prepare_decodes(slots, context_lens, self._tables),
             adapted=adapted,
             adapted_reads=adapted,
-            states=StateRows(slots, ()) if self._model.config.recurrent else None,
+            states=StateRows(slots, None) if self._model.config.recurrent else None,
             places=positions + shifts if self._model.config.rope.sections else None,
         )
         taps = Taps(self._tapped_layers, self._buffers.tapped[:size]) if self._tapped_layers else None
