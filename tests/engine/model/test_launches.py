@@ -28,6 +28,7 @@ from fairlead_engine.kernels import (
     rounded_rows_kernel,
     routes_kernel,
     scaled_product_kernel,
+    stretches_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import decoder, layers, weights
@@ -92,6 +93,7 @@ def launches(monkeypatch) -> Launches:
         (draw_kernel, ("measure_kernel", "cut_kernel", "sum_kernel", "choose_kernel")),
         (penalise_kernel, ("count_kernel", "change_kernel")),
         (recurrence_kernel, ("convolve_kernel", "recur_kernel")),
+        (stretches_kernel, ("convolve_stretches_kernel", "weigh_kernel", "carry_kernel")),
         (chosen_tokens_kernel, ("parts_kernel", "likeliest_kernel", "put_kernel")),
     ):
         for name in names:
@@ -152,13 +154,18 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
     assert launches.by_name.total() - OF_NO_LAYER <= MOST_LAUNCHES * num_layers, launches.by_name
 
 
+def keep_states_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, operation in ((recurrence_kernel, "one"), (stretches_kernel, "stretches")):
+        for name in (f"convolve_{operation}", f"recur_{operation}"):
+            monkeypatch.setattr(recurrence, name, getattr(module, name))
+
+
 @pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
 def test_layers_that_keep_states_launch_no_more_than_their_graphs_are_foreseen_for(
     family: str, launches, monkeypatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
-    for name in ("convolve_one", "recur_one"):
-        monkeypatch.setattr(recurrence, name, getattr(recurrence_kernel, name))
+    keep_states_with_kernels(monkeypatch)
     runner = loaded_runner(
         write_random_checkpoint(tmp_path / "model", FAMILIES[family]()), dtype="float32", device="cpu", num_threads=1,
         attention_backend="triton",
@@ -189,6 +196,55 @@ def test_layers_that_keep_states_launch_no_more_than_their_graphs_are_foreseen_f
     foreseen = len(config.recurrent) * step_graphs._LAUNCHES_OF_STATES
     foreseen += config.num_attention_layers * step_graphs._LAUNCHES_PER_LAYER
     assert launches.by_name.total() <= foreseen, launches.by_name
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid", "lfm2"])
+def test_prompts_through_layers_that_keep_states_are_three_kernels_however_many_and_long_they_are(
+    family: str, launches, monkeypatch, tmp_path: Path
+) -> None:
+    """With a snapshot within a prompt, beside a decode. What torch alone computes is chosen."""
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    folder, tokens = write_random_checkpoint(tmp_path / "model", FAMILIES[family]()), []
+    settings = {"dtype": "float32", "device": "cpu", "num_threads": 1}
+    names = ["convolve_stretches_kernel", *(["weigh_kernel", "carry_kernel"] if family != "lfm2" else [])]
+    computed = decoder.Decoder.__call__
+
+    def call(*args: Any) -> Any:
+        with host_reads(allowed=False), launches:
+            return computed(*args)
+
+    for has_kernels in (False, True):
+        if has_kernels:
+            keep_states_with_kernels(monkeypatch)
+            monkeypatch.setattr(decoder.Decoder, "__call__", call)
+        runner = loaded_runner(folder, attention_backend="triton" if has_kernels else "block_tables", **settings)
+        runner.allocate_kv_cache(40, 4, 4)
+        runner.allocate_snapshots(4, 2)
+        sequences = [
+            Sequence(
+                f"r{i}", list(range(5, 5 + length)), length, SamplingParams(temperature=0.0), slot=i,
+                block_table=list(range(4 * i, 4 * i + 4)),
+            )
+            for i, length in enumerate((2, 3, 37, 2))
+        ]  # fmt: skip
+        for steps in (sequences[:1], sequences, sequences):
+            launches.by_name.clear()
+            items = [ScheduledSequence(each, each.num_uncomputed_tokens) for each in steps]
+            new = [each.slot for each in steps if not each.num_computed_tokens]
+            if len(new) > 1:
+                items[2].kept = [(16, 1)]
+            batch = Batch(items, restored=[(slot, NO_SNAPSHOT) for slot in new])
+            found = runner.collect(runner.launch(batch))
+            tokens += [each.token_id for each in found]
+            wanted = dict.fromkeys(names, len(runner.model_config.recurrent)) if has_kernels and new else {}
+            assert {name: launches.by_name[name] for name in names if name in launches.by_name} == wanted
+            assert not WAITING & launches.by_name.keys(), launches.by_name
+            for sequence, token in zip(steps, found, strict=True):
+                sequence.num_computed_tokens = sequence.num_tokens
+                sequence.token_ids.append(token.token_id)
+    assert tokens[: len(tokens) // 2] == tokens[len(tokens) // 2 :]
+    compiled = [key[0] for key in launches.specialisations if key[0] in names]
+    assert sorted(compiled) == sorted(names), "once for all steps"
 
 
 @pytest.fixture

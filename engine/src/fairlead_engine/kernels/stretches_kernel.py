@@ -37,7 +37,7 @@ _LAUNCH = {"num_warps": 2, "num_stages": 3}
 """Of the recurrence's kernels: a product of 32 rows occupies two warps, and four would compute everything twice."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=["sequences", "copies", "tiles"])  # type: ignore[untyped-decorator]
 def convolve_stretches_kernel(  # type: ignore[no-untyped-def]
     output, x, weight, bias, inputs, sequences, copies, tiles, x_stride, CHANNELS: tl.constexpr,
     LENGTH: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATES: tl.constexpr, TOKENS: tl.constexpr, TILE: tl.constexpr,
@@ -80,7 +80,7 @@ def convolve_stretches_kernel(  # type: ignore[no-untyped-def]
                 tl.store(inputs + (target * LENGTH + place) * CHANNELS + channel, last, mask=is_channel)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=["chunks"])  # type: ignore[untyped-decorator]
 def weigh_kernel(  # type: ignore[no-untyped-def]
     weights, inverses, query, key, decay, strength, chunks, query_stride, key_stride, decay_stride, strength_stride,
     HEADS: tl.constexpr, EACH: tl.constexpr, KEY_DIM: tl.constexpr, HAS_STRENGTH: tl.constexpr, TOKENS: tl.constexpr,
@@ -124,7 +124,7 @@ def weigh_kernel(  # type: ignore[no-untyped-def]
     tl.store(weights + square, weight)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=["sequences", "chunks"])  # type: ignore[untyped-decorator]
 def carry_kernel(  # type: ignore[no-untyped-def]
     output, query, key, value, decay, strength, weights, inverses, matrices, sequences, chunks, query_stride,
     key_stride, value_stride, decay_stride, strength_stride, HEADS: tl.constexpr, EACH: tl.constexpr,
