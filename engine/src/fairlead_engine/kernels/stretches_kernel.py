@@ -8,7 +8,7 @@ theirs with -inverse(B) C inverse(A) below. Outputs are weights times wanted, be
 
 The second has a program for each tile of columns of each head of each sequence, which goes through its chunks one after
 the other, those of all its stretches. The state lies in the cache, in whose row it ends: a program reads and writes it
-in parts of `_PART` rows, so that keys may have any length. Decays are logarithms whose differences are at most zero.
+in parts of a few rows, so that keys may have any length. Decays are logarithms whose differences are at most zero.
 
 Bytes: a chunk of 32 tokens of a head of 128 x 128 reads queries, keys and values and writes outputs, 64 KiB, and writes
 two matrices of 4 KiB, which are read again; each of its 8 tiles reads queries once, keys twice and its part of the
@@ -26,11 +26,12 @@ from fairlead_engine.kernels.recurrence_kernel import with_whole_rows
 from fairlead_engine.kernels.stretches import TILE_TOKENS, Stretches
 
 _TILE_CHANNELS = 64
-_PART = 16
+_PART, _WRITTEN_PART = 16, 64
+"""Rows of the state that are read at a time for queries and keys, and to be changed."""
 _FEW_COLUMNS, _MANY_COLUMNS = 16, 32
 _MANY_PROGRAMS = 256
 """For one sequence: so many with `_MANY_COLUMNS` occupy the largest GPUs, and read queries and keys half as often as
-with few."""
+with few. With strengths they would need more registers than there are."""
 _LEVELS = TILE_TOKENS.bit_length() - 1
 """Doublings from a block of one token to a whole chunk."""
 _LAUNCH = {"num_warps": 2, "num_stages": 3}
@@ -129,11 +130,12 @@ def carry_kernel(  # type: ignore[no-untyped-def]
     output, query, key, value, decay, strength, weights, inverses, matrices, sequences, chunks, query_stride,
     key_stride, value_stride, decay_stride, strength_stride, HEADS: tl.constexpr, EACH: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, HAS_STRENGTH: tl.constexpr, TOKENS: tl.constexpr,
-    PART: tl.constexpr, TILE: tl.constexpr,
+    PART: tl.constexpr, WRITTEN: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Program (sequence, head, tile of columns)."""
     sequence, head = sequences + tl.program_id(0) * 7, tl.program_id(1)
-    t, k, v = tl.arange(0, TOKENS), tl.arange(0, PART), tl.program_id(2) * TILE + tl.arange(0, TILE)
+    t, k, w = tl.arange(0, TOKENS), tl.arange(0, PART), tl.arange(0, WRITTEN)
+    v = tl.program_id(2) * TILE + tl.arange(0, TILE)
     is_value = v < VALUE_DIM
     SIZE: tl.constexpr = HEADS * KEY_DIM * VALUE_DIM
     row = tl.load(sequence)
@@ -145,6 +147,16 @@ def carry_kernel(  # type: ignore[no-untyped-def]
         is_in = is_token[:, None] & is_value[None, :]
         queries_here = query + first * query_stride + (head // EACH) * KEY_DIM
         keys_here = key + first * key_stride + (head // EACH) * KEY_DIM
+        # All that does not depend on the state is under way while the state is read.
+        decays = tl.load(decay + first * decay_stride + head + t * decay_stride, mask=is_token, other=0.0)
+        changes = value + first * value_stride + head * VALUE_DIM + (t[:, None] * value_stride + v[None, :])
+        changes = tl.load(changes, mask=is_in, other=0.0)
+        square = (chunk * HEADS + head) * TOKENS * TOKENS + (t[:, None] * TOKENS + t[None, :])
+        weight = tl.load(weights + square)
+        if HAS_STRENGTH:
+            shares = tl.load(strength + first * strength_stride + head + t * strength_stride, mask=is_token, other=0.0)
+            inverse = tl.load(inverses + square)
+        total = tl.cumsum(decays, 0)
         found = tl.zeros([TOKENS, TILE], tl.float32)
         known = tl.zeros([TOKENS, TILE], tl.float32)
         for part in range(0, KEY_DIM, PART):
@@ -157,29 +169,23 @@ def carry_kernel(  # type: ignore[no-untyped-def]
             if HAS_STRENGTH:
                 keys = tl.load(keys_here + part + (t[:, None] * key_stride + k[None, :]), mask=is_of_key, other=0.0)
                 known = tl.dot(keys, state, known, input_precision="tf32x3")
-        decays = tl.load(decay + first * decay_stride + head + t * decay_stride, mask=is_token, other=0.0)
-        total = tl.cumsum(decays, 0)
-        changes = value + first * value_stride + head * VALUE_DIM + (t[:, None] * value_stride + v[None, :])
-        changes = tl.load(changes, mask=is_in, other=0.0)
         faded = tl.exp(total)[:, None]
-        square = (chunk * HEADS + head) * TOKENS * TOKENS + (t[:, None] * TOKENS + t[None, :])
         if HAS_STRENGTH:
-            shares = tl.load(strength + first * strength_stride + head + t * strength_stride, mask=is_token, other=0.0)
             changes = shares[:, None] * (changes - faded * known)
-        found = tl.dot(tl.load(weights + square), changes, faded * found, input_precision="tf32x3")
+        found = tl.dot(weight, changes, faded * found, input_precision="tf32x3")
         tl.store(output + (first * HEADS + head) * VALUE_DIM + of_output, found, mask=is_in)
         if HAS_STRENGTH:
-            changes = tl.dot(tl.load(inverses + square), changes, input_precision="tf32x3")
+            changes = tl.dot(inverse, changes, input_precision="tf32x3")
         whole = tl.sum(decays, 0)
         changes *= tl.exp(whole - total)[:, None]
         tl.debug_barrier()  # what threads have read is written now, and read by others behind the next one
-        for part in range(0, KEY_DIM, PART):
-            is_key = part + k < KEY_DIM
+        for part in range(0, KEY_DIM, WRITTEN):
+            is_key = part + w < KEY_DIM
             of_state = is_key[:, None] & is_value[None, :]
-            place = matrix + part * VALUE_DIM + of_matrix
+            place = matrix + part * VALUE_DIM + (w[:, None] * VALUE_DIM + v[None, :])
             state = tl.load(place, mask=of_state, other=0.0) * tl.exp(whole)
             is_of_key = is_token[:, None] & is_key[None, :]
-            keys = tl.load(keys_here + part + (t[:, None] * key_stride + k[None, :]), mask=is_of_key, other=0.0)
+            keys = tl.load(keys_here + part + (t[:, None] * key_stride + w[None, :]), mask=is_of_key, other=0.0)
             state = tl.dot(tl.trans(keys), changes, state, input_precision="tf32x3")
             tl.store(place, state, mask=of_state)
             tl.store(place + (keep - row) * SIZE, state, mask=of_state & (keep >= 0))
@@ -230,9 +236,9 @@ def recur_stretches(
         weights, inverses, query, key, decay, given, stretches.chunks, *strides[:2], *strides[3:], LEVELS=_LEVELS,
         **sizes, **_LAUNCH,
     )  # fmt: skip
-    has_many = heads * triton.cdiv(value_dim, _MANY_COLUMNS) >= _MANY_PROGRAMS
+    has_many = strength is None and heads * triton.cdiv(value_dim, _MANY_COLUMNS) >= _MANY_PROGRAMS
     tile = _MANY_COLUMNS if has_many else _FEW_COLUMNS
     carry_kernel[(len(stretches.sequences), heads, triton.cdiv(value_dim, tile))](
         output, query, key, value, decay, given, weights, inverses, matrices, stretches.sequences, stretches.chunks,
-        *strides, VALUE_DIM=value_dim, TILE=tile, **sizes, **_LAUNCH,
+        *strides, VALUE_DIM=value_dim, TILE=tile, WRITTEN=_WRITTEN_PART, **sizes, **_LAUNCH,
     )  # fmt: skip
