@@ -28,9 +28,9 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 107_850,
-    "lines of tests, e2e and testing": 111_850,
-    "modules of the product": 670,
+    "lines of the product": 109_900,
+    "lines of tests, e2e and testing": 113_900,
+    "modules of the product": 685,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 8,
     "class names defined twice": 3,

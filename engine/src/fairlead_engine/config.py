@@ -423,7 +423,7 @@ class ServerConfig:
     https, within 10 seconds, without redirects, whatever address a host has. None = from nowhere: images come as data:
     URLs."""
     chat_template: str | None = None
-    """Chat template in Jinja, or a file that holds one, in place of the model's own. None = the model's own."""
+    """Chat template in Jinja, or a file with a template, in place of the model's own. None = the model's own."""
     tool_call_parser: str = "auto"
     """How the model writes calls of tools: a format of docs/api.md, such as hermes (Hermes, Qwen2.5 and Qwen3),
     llama3_json, mistral, deepseek_v3 or harmony (gpt-oss); none = requests with tools are refused. auto = as its chat

@@ -25,7 +25,7 @@ _MOST_ELEMENTS = 2**24
 _MOST_ALIGNMENT = 2**20
 _DEFAULT_ALIGNMENT = 32
 _NUM_PARTS, _PART, _NUM_TENSORS = "split.count", "split.no", "split.tensors.count"
-"""Of a model in several files: how many, which of them this is (from 0), and the tensors of all."""
+"""Of a model in several files: their number, the number of a file (from 0), and the number of all tensors."""
 _MOST_PARTS = 1000
 GGUF_PART = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf")
 """Name of a part: of all, its number (from 1), the number of parts."""
@@ -64,8 +64,8 @@ class GgufTensor:
     """Of its first byte."""
 
 
-class _Part:
-    """One file: its metadata, its own tensors with offsets in it, and its bytes."""
+class _GgufPart:
+    """A file: metadata, bytes, and tensors with offsets in the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -169,13 +169,13 @@ class _Part:
 
 
 class GgufFile:
-    """A model's file, or its parts as `gguf-split` writes them: NAME-00001-of-00003.gguf, named by the first, which
-    has the metadata. Read when it is made; its tensors when they are asked for. Raises ModelLoadError, naming file and
-    field."""
+    """A model's file, or the parts that `gguf-split` writes (NAME-00001-of-00003.gguf), named by the first part, the
+    holder of the metadata. Headers are read at construction, tensors on request. Raises ModelLoadError, naming file
+    and field."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        first = _Part(path)
+        first = _GgufPart(path)
         self.refuse = first.refuse
         self.metadata = first.metadata
         self._parts = [first, *self._others(first)]
@@ -201,7 +201,7 @@ class GgufFile:
         index = min(bisect_right(self._starts, offset), len(self._parts)) - 1
         return self._parts[index].bytes_at(offset - self._starts[index], size, what)
 
-    def _others(self, first: _Part) -> Iterator[_Part]:
+    def _others(self, first: _GgufPart) -> Iterator[_GgufPart]:
         count, index = (first.metadata.get(key, default) for key, default in ((_NUM_PARTS, 1), (_PART, 0)))
         if count == 1:
             return
@@ -210,7 +210,7 @@ class GgufFile:
         if index != 0 or (found := GGUF_PART.fullmatch(self.path.name)) is None:
             self.refuse(f"is one of {count} parts: name the first of them, NAME-00001-of-{count:05}.gguf")
         for number in range(1, count):
-            part = _Part(self.path.with_name(f"{found[1]}-{number + 1:05}-of-{count:05}.gguf"))
+            part = _GgufPart(self.path.with_name(f"{found[1]}-{number + 1:05}-of-{count:05}.gguf"))
             if part.metadata.get(_PART) != number:
                 part.refuse(f"has a {_PART} of {part.metadata.get(_PART)!r:.100}")
             yield part

@@ -1,5 +1,5 @@
-"""Chat templates for Mistral's checkpoints that come with `tekken.json` and no template: chats are written as
-mistral-common writes them for the version of tokenizer that the file names."""
+"""Chat templates for Mistral's checkpoints with `tekken.json` and without a template. Chats are written as
+mistral-common writes chats for the tokenizer's version in the file."""
 
 _FIRST_WITH_SYSTEM, _FIRST_WITH_ARGUMENTS, _FIRST_WITHOUT_IDS = 7, 11, 13
 """Versions from which on system messages have marks, calls are a name and arguments, and calls have no ids."""

@@ -25,10 +25,10 @@ _TEKKEN_SPECIAL = (
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
     "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
-"""Special tokens of files that list none, as mistral-common has them."""
+"""Special tokens of files without a list, from mistral-common."""
 _TEKKEN_ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _KIMI = "TikTokenTokenizer"
-"""The class of tokenizers whose pattern is known; their files have none."""
+"""The class of tokenizers with a known pattern; the files have no pattern."""
 _ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _KIMI_PATTERN = (
@@ -37,7 +37,7 @@ _KIMI_PATTERN = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _KIMI_RESERVED = 256
-"""Special tokens behind the others; those without a text of their own are `<|reserved_token_N|>`."""
+"""Number of special tokens, behind all ordinary tokens; without a text of its own a token is `<|reserved_token_N|>`."""
 _MOST_TOKENS, _LONGEST_TOKEN = 2**21, 2048
 
 
@@ -47,14 +47,14 @@ class StoredTokenizer:
 
     tokenizer_json: str
     special_tokens: dict[str, str] = field(default_factory=dict)
-    """By their role; empty = tokenizer_config.json has them."""
+    """By role; empty = tokenizer_config.json has the roles."""
     chat_template: str | None = None
-    """For a folder without one; None = not known."""
+    """For a folder without a template; None = not known."""
 
 
 def converted(path: Path, config: Mapping[str, Any]) -> StoredTokenizer:
-    """`tokenizer.json`, of one of the other files. `config`: tokenizer_config.json. Raises OSError, ValueError, and
-    bare Exception for what does not fit together."""
+    """`tokenizer.json` of tekken.json or tiktoken.model. `config`: tokenizer_config.json. Raises OSError, ValueError,
+    and bare Exception for parts that do not fit together."""
     return _tekken(path) if path.name == TEKKEN else StoredTokenizer(_kimi(path, config))
 
 
@@ -83,7 +83,7 @@ class _Tekken(msgspec.Struct):
 
 
 def _tekken(path: Path) -> StoredTokenizer:
-    """Special tokens come first: a token's id is its rank behind them."""
+    """Special tokens have the first ids; ranks are counted behind the last special token."""
     file = msgspec.json.decode(path.read_bytes(), type=_Tekken)
     number, size = file.config.default_num_special_tokens, file.config.default_vocab_size
     if not 0 <= number <= size <= _MOST_TOKENS:
@@ -103,7 +103,7 @@ def _tekken(path: Path) -> StoredTokenizer:
 
 
 def _kimi(path: Path, config: Mapping[str, Any]) -> str:
-    """Special tokens are behind the others; tokenizer_config.json has their texts."""
+    """Special tokens have the last ids; tokenizer_config.json has the texts."""
     if (kind := config.get("tokenizer_class")) != _KIMI:
         raise ValueError(
             f"how a text is cut is known of {_KIMI} alone, and tokenizer_class in tokenizer_config.json is "

@@ -316,7 +316,7 @@ class PromptTokenizer:
 
 
 def stored_tokenizer(folder: Path) -> StoredTokenizer:
-    """A model's folder's `tokenizer.json`, or what is made of another file where there is none (`ranked_pairs`). Raises
+    """`tokenizer.json` of a model's folder, or made of tekken.json or tiktoken.model (`ranked_pairs`). Raises
     TokenizerError."""
     path = next((folder / name for name in ranked_pairs.FILES if (folder / name).is_file()), folder / "tokenizer.json")
     try:
@@ -364,7 +364,7 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
 
 
 def joined_template(plain: str | None, with_tools: str | None) -> str | None:
-    """One template of one for chats without tools and one for chats with them; None = there is none."""
+    """A single template of the templates for chats without and with tools; None = no template."""
     if plain is None or with_tools is None or plain == with_tools:
         return plain if plain is not None else with_tools
     # A template ends without its last newline, and a tag takes the newline behind it along.

@@ -61,7 +61,7 @@ class Source:
     revision: str | None = None
     """hf: branch, tag or commit; oci: digest, else tag. None = what the source's keeper calls the latest."""
     variant: str | None = None
-    """hf: which of several GGUF files, by the end of its name, as `Q4_K_M`; None = the source has one model."""
+    """hf: the end of a name, as `Q4_K_M`, which chooses among several GGUF files; None = the source has one model."""
 
     @property
     def is_downloaded(self) -> bool:

@@ -66,7 +66,7 @@ class BlockManager:
         self.host = host or HostTier(0)
         self.states = states
         self.kept = KeptBlocks(num_blocks // 2, now)
-        """Half of the blocks: whoever hints everything takes no more from others."""
+        """Half of the blocks: a client with hints on everything takes no more from other clients."""
         self._make_allocator = make_allocator
         self.block_of: dict[BlockHash, int] = {}
         """Hash of each published block → the block, or the first of several."""

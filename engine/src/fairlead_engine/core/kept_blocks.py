@@ -59,13 +59,13 @@ class KeptBlocks:
             yield self.give_up()
 
     def give_up(self) -> int:
-        """Gives up the block unused for longest; there must be one."""
+        """Gives up the block unused for longest."""
         block = next(iter(self.free))
         self.forget(block)
         return block
 
     def forget(self, block: int) -> bool:
-        """Ends a block's hint, if there is one; returns whether the block was kept."""
+        """Ends a block's hint, if any; returns whether the block was kept."""
         was_kept = block in self.free
         if was_kept:
             del self.free[block]

@@ -39,7 +39,7 @@ class FrontConfig:
     model: str
     """Folder of the model, or its GGUF file, for its tokenizer and chat template."""
     chat_template: str | None = None
-    """Chat template in Jinja, or a file that holds one, as the server was told it. None = the model's own."""
+    """Chat template in Jinja, or a file with a template: the server's. None = the model's own."""
     served_name: str | None = None
     """Name of the model, as the server was told it. None = the last part of `model`."""
     max_num_seqs: int = 256

@@ -32,18 +32,18 @@ class Stretch(NamedTuple):
     """First of the step's rows."""
     end: int
     keep: int | None
-    """Row that the state behind them is copied to; None = none."""
+    """Row for a copy of the state behind the tokens; None = no copy."""
 
 
 class Stretches(NamedTuple):
     """All stretches of a step, and the same for kernels: int64 tables on the device, for all layers."""
 
     listed: tuple[Stretch, ...]
-    """In order; those of one sequence follow each other."""
+    """In order, the stretches of a sequence side by side."""
     sequences: Tensor
     """[sequences, 7]: row of the state, first and end of the tokens, of `chunks`, and of `copies`."""
     chunks: Tensor
-    """[chunks, 3]: first and end of the tokens, and the row that the matrices behind them are copied to."""
+    """[chunks, 3]: first and end of the tokens, and the row for a copy of the matrices behind the tokens."""
     copies: Tensor
     """[copies, 2]: end of tokens, and a row that takes the last inputs before it; a sequence's own row comes last."""
     tiles: Tensor
@@ -86,7 +86,7 @@ def convolve_stretches(
     *,
     activates: bool = True,
 ) -> None:
-    """`recurrence.convolve` of these stretches alone: writes their rows of `output`, and the last inputs."""
+    """`recurrence.convolve` of the stretches alone: writes rows of `output`, and the last inputs."""
     kernel = weight.T.unsqueeze(1)
     for row, first, end, keep in stretches.listed:
         window = torch.cat((inputs[row], x[first:end]))
@@ -113,7 +113,7 @@ def recur_stretches(
     stretches: Stretches,
     output: Tensor,
 ) -> None:
-    """`recurrence.recur` of these stretches alone: writes their rows of `output`, and the matrices."""
+    """`recurrence.recur` of the stretches alone: writes rows of `output`, and the matrices."""
     each = value.shape[1] // key.shape[1]
     query, key = query.repeat_interleave(each, 1), key.repeat_interleave(each, 1)
     for row, first, end, keep in stretches.listed:

@@ -1,20 +1,21 @@
-"""Stretches of tokens through a recurrent layer, states in place: Triton. Three launches, however many stretches there
-are: the convolution, and two for the recurrence.
+"""Stretches of tokens through a recurrent layer, states in place: Triton. Three launches for any number of stretches:
+the convolution, and two for the recurrence.
 
-The first of these has a program for each head of each chunk, and computes what no state decides. A chunk's changes of
-the state are the solution of (1 + L) changes = wanted, L being strictly lower triangular; the inverse of 1 + L is made
-of the inverses of its diagonal's blocks of 2, 4, 8 and so on: of 1 + A and 1 + B beside each other with C below, it is
-theirs with -inverse(B) C inverse(A) below. Outputs are weights times wanted, beside what queries find in the state.
+The first launch of the recurrence has a program for each head of each chunk, and computes the part without the state. A
+chunk's changes of the state are the solution of (1 + L) changes = wanted, L being strictly lower triangular; the
+inverse of 1 + L is made of the inverses of the diagonal's blocks of 2, 4, 8 and more tokens: of 1 + A and 1 + B beside
+each other with C below, both inverses with -inverse(B) C inverse(A) below. Outputs are weights times wanted, beside
+the values that queries find in the state.
 
-The second has a program for each tile of columns of each head of each sequence, which goes through its chunks one after
-the other, those of all its stretches. The state lies in the cache, in whose row it ends: a program reads and writes it
-in parts of a few rows, so that keys may have any length. Decays are logarithms whose differences are at most zero.
+The second launch has a program for each tile of columns of each head of each sequence, which goes through all chunks of
+the sequence in order. The state is read and written in the cache's row, in parts of a few rows, so that keys may have
+any length. Decays are logarithms; differences of decays are at most zero.
 
 Bytes: a chunk of 32 tokens of a head of 128 x 128 reads queries, keys and values and writes outputs, 64 KiB, and writes
-two matrices of 4 KiB, which are read again; each of its 8 tiles reads queries once, keys twice and its part of the
-state twice, 64 KiB, from the L2 cache: for 8192 tokens of Qwen3-Next (32 heads) 0.6 GiB and 4 GiB. Operations: 150,000
-a token and head, each product of float32 as three of tensor cores: 39 billion there, 60 an own byte. What counts for a
-single prompt is the chain of its 256 chunks, one to a program; two launches stand for some thousand.
+two matrices of 4 KiB for the second launch; each of 8 tiles reads queries once, keys twice and a part of the state
+twice, 64 KiB, from the L2 cache: for 8192 tokens of Qwen3-Next (32 heads) 0.6 GiB and 4 GiB. Operations: 150,000 a
+token and head, each product of float32 as three of tensor cores: 39 billion for these tokens, 60 a byte from memory. A
+single prompt's time is the chain of 256 chunks, each after the chunk before; two launches replace some thousand.
 """
 
 import torch
@@ -30,8 +31,8 @@ _PART, _WRITTEN_PART = 16, 64
 """Rows of the state that are read at a time for queries and keys, and to be changed."""
 _FEW_COLUMNS, _MANY_COLUMNS = 16, 32
 _MANY_PROGRAMS = 256
-"""For one sequence: so many with `_MANY_COLUMNS` occupy the largest GPUs, and read queries and keys half as often as
-with few. With strengths they would need more registers than there are."""
+"""Programs from which on tiles have `_MANY_COLUMNS`: the largest GPUs are occupied, and queries and keys are read half
+as often. With strengths the tiles stay small, for want of registers."""
 _LEVELS = TILE_TOKENS.bit_length() - 1
 """Doublings from a block of one token to a whole chunk."""
 _LAUNCH = {"num_warps": 2, "num_stages": 3}

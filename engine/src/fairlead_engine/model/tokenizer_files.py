@@ -32,7 +32,7 @@ def read_tokenizer(model: Path, template: str | None = None, *, renders: bool = 
 
 
 def template_text(given: str | None) -> str | None:
-    """The template that `chat_template` is, or that the file of this name holds. Raises ConfigError."""
+    """The text of `chat_template`, a template or the name of a file with a template. Raises ConfigError."""
     if given is None or any(mark in given for mark in "{\n"):
         return given
     try:

@@ -155,7 +155,7 @@ def _others(paths: Collection[str], suffix: str, what: str) -> list[str]:
 
 
 def _gguf(paths: Collection[str], what: str, variant: str | None) -> list[str]:
-    """The file of one GGUF model, or its parts in order; empty = there is none."""
+    """The file of a GGUF model, or the parts in order; empty = no GGUF file."""
     models: dict[str, list[str]] = {}
     files = [path for path in paths if path.endswith(".gguf") and not _NO_MODEL.fullmatch(path)]
     for path in sorted(files):
@@ -176,7 +176,7 @@ def _gguf(paths: Collection[str], what: str, variant: str | None) -> list[str]:
 
 
 def _of_variant(models: Collection[str], variant: str) -> list[str]:
-    """Names that end with a variant, the shortest of them: Q4_K_M is not UD-Q4_K_M where both are there."""
+    """Of names with this end the shortest: Q4_K_M is not UD-Q4_K_M where a source has both."""
     asked = variant.lower()
     fitting = [
         name
@@ -188,7 +188,7 @@ def _of_variant(models: Collection[str], variant: str) -> list[str]:
 
 
 def _variants(models: Collection[str]) -> list[str]:
-    """The ends of names behind what all have in common."""
+    """The ends of names behind the beginning of all."""
     names = sorted({PurePosixPath(name).name for name in models})
     size = len(os.path.commonprefix(names))  # noqa: RUF071 - of letters, not of folders
     if any(name[size : size + 1] not in tuple("-._") for name in names):  # within a word
