@@ -8,7 +8,7 @@ import torch
 from fairlead_engine.kernels import dispatch
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
-from fairlead_engine.kernels.gates import gelu_mul, silu_mul
+from fairlead_engine.kernels.gates import gelu_mul, silu_mul, xielu
 from fairlead_engine.kernels.norm_rope_store import HeadNorm, HeadTurn, norm_rope_store
 from fairlead_engine.kernels.rms_norm import add_rms_norm, rms_norm
 from fairlead_engine.kernels.rounded_rows import E4M3_ROWS, INT8_ROWS, rounded_rows
@@ -95,6 +95,20 @@ def test_gates(device, dtype, shape, gate):
 
     gate_up = 3 * torch.randn(shape, device=device, dtype=dtype)
     assert_same(getattr(gates_kernel, gate.__name__)(gate_up), gate.__wrapped__(gate_up.clone()), dtype)
+
+
+@on_each_device
+@in_each_format
+@pytest.mark.parametrize("limit", [-1e-6, -0.5])
+@pytest.mark.parametrize("shape", [(1, 2), (3, 24), (2, 2600), (0, 8)])
+def test_xielu(device, dtype, shape, limit):
+    from fairlead_engine.kernels import gates_kernel
+
+    up = torch.randn(shape, device=device) * torch.logspace(-6, 1, shape[1], device=device)
+    numbers = {"above": 0.8, "below": 1.3, "slope": 0.5, "limit": limit}
+    found, wanted = (each(up.to(dtype), **numbers) for each in (gates_kernel.xielu, xielu.__wrapped__))
+    assert found.dtype is dtype
+    torch.testing.assert_close(found, wanted, rtol=TOLERANCES[dtype], atol=1e-7)
 
 
 @on_each_device
@@ -200,7 +214,7 @@ from fairlead_engine.kernels import gates_kernel, norm_rope_store_kernel, rms_no
 from fairlead_engine.kernels import scaled_product_kernel
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
-names = "output total x update weight gate_up query heads cosines sines query_weight key_weight"
+names = "output total x update weight gate_up up query heads cosines sines query_weight key_weight"
 types = {**dict.fromkeys(names.split(), "*bf16"), "eps": "fp32", "row_stride": "i32", "slot_mapping": "*i64"}
 types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
 normalise = dict(SIZE=4096, PADDED_SIZE=4096)
@@ -210,6 +224,11 @@ found = {
     "add parts and norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, NUM_PARTS=8)),
     "gate": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=False)),
     "gelu": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=True)),
+    "xielu": compile_for_gpu(
+        gates_kernel.xielu_kernel,
+        {**types, **dict.fromkeys(("above", "below", "slope", "limit"), "fp32")},
+        dict(SIZE=21504, TILE=1024),
+    ),
 }
 for stored, largest, has_norm, is_last in (
     ("bf16", 0, False, False), ("bf16", 0, True, False), ("bf16", 0, True, True), ("i8", 127, True, False),

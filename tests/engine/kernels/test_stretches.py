@@ -184,6 +184,7 @@ tell(found)
 """
 
 
+@pytest.mark.compute
 def test_for_a_gpu_nothing_is_spilled_tensor_cores_multiply_and_16_bytes_are_read_at_a_time(tmp_path) -> None:
     found = compiled(COMPILE, tmp_path)
     assert len(found) == 6

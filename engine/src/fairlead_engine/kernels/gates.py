@@ -34,6 +34,7 @@ def squared_relu(up: Tensor) -> Tensor:
     return functional.relu(up).square_()
 
 
+@with_kernel("fairlead_engine.kernels.gates_kernel")
 def xielu(up: Tensor, *, above: float, below: float, slope: float, limit: float) -> Tensor:
     """xIELU [rows, size] (arXiv 2411.13010), computed in float32: above * x² + slope * x for x above 0, and
     below * (exp(x) - 1 - x) + slope * x for others, whose exponents are `limit` at most."""
