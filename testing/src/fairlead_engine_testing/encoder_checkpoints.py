@@ -21,13 +21,15 @@ _BERT = {
     "max_position_embeddings": 96,
 }  # fmt: skip
 _DISTILBERT = {**_SIZES, "dim": 48, "hidden_dim": 80, "n_layers": 3, "n_heads": 4, "max_position_embeddings": 96}
-ENCODER_FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
+_MODERN_BERT = {**_BERT, "num_hidden_layers": 5, "local_attention": 15, "norm_bias": True, "mlp_bias": True}
+_SIZES_OF = {"distilbert": _DISTILBERT, "modernbert": _MODERN_BERT}
+ENCODER_FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert", "modernbert")
 
 
 def write_encoder(folder: Path, family: str, *, classifies: bool = False, **fields: Any) -> Path:
     """Weights and `config.json`; `classifies`: with a classifier on top. `fields`: more of the configuration."""
     torch.manual_seed(3)
-    sizes = _DISTILBERT if family == "distilbert" else _BERT
+    sizes = _SIZES_OF.get(family, _BERT)
     kinds = {"type_vocab_size": 1} if "roberta" in family else {}
     config = transformers.AutoConfig.for_model(family, **{**sizes, **kinds, **fields})
     make = transformers.AutoModelForSequenceClassification if classifies else transformers.AutoModel

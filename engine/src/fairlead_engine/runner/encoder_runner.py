@@ -18,9 +18,10 @@ from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
-from fairlead_engine.kernels.attention.whole_prompts import group_prompts
+from fairlead_engine.kernels.attention.whole_prompts import group_by_reach
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.encoder import load_encoder, read_encoder_config
+from fairlead_engine.model.encoders.encoder import EncoderStep
+from fairlead_engine.model.encoders.registry import load_encoder, read_encoder_config
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.cuda_device import Readback
 from fairlead_engine.runner.placement import choose_device, choose_dtype, pin_threads, set_num_threads
@@ -125,7 +126,8 @@ class EncoderRunner:
         starts = (np.cumsum(lengths) - lengths).tolist()
         rows = [np.arange(item.pools.start, item.pools.stop) + start for item, start in zip(items, starts, strict=True)]
         token_ids, positions, types = to_device(columns, self.device)
-        hidden = self._model(token_ids, positions, types, group_prompts(lengths, self.device))
+        groups = group_by_reach(lengths, self.device, self.model_config.reaches)
+        hidden = self._model(EncoderStep(token_ids, positions, types, groups))
         found = self._pooler.pool(items, hidden[to_device(np.concatenate(rows), self.device)])
         readback = Readback()
         return LaunchedPrompts(batch, [(item, readback(vector)) for item, vector in found], readback)

@@ -109,7 +109,9 @@ _CLASSIFIERS = {
 }
 """Models with a classifier in place of the output projection, by the name of the generating model."""
 ENCODERS = tuple(
-    name + end for name in ("Bert", "DistilBert", "Roberta", "XLMRoberta") for end in ("Model", CLASSIFIER)
+    name + end
+    for name in ("Bert", "DistilBert", "ModernBert", "Roberta", "XLMRoberta")
+    for end in ("Model", CLASSIFIER)
 )
 """Architectures that are computed without a cache."""
 

@@ -1,0 +1,45 @@
+"""Families of encoders by the architecture in `config.json`: from a model's folder to an `Encoder`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from fairlead_common.models.families.registry import find_encoder
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.encoders.bert import BERT, DISTILBERT, ROBERTA
+from fairlead_engine.model.encoders.encoder import Encoder, EncoderConfig, EncoderFamily
+from fairlead_engine.model.encoders.modern_bert import MODERN_BERT
+
+ENCODERS: Mapping[str, EncoderFamily] = {
+    "BertModel": BERT,
+    "BertForSequenceClassification": BERT,
+    "DistilBertModel": DISTILBERT,
+    "DistilBertForSequenceClassification": DISTILBERT,
+    "ModernBertModel": MODERN_BERT,
+    "ModernBertForSequenceClassification": MODERN_BERT,
+    "RobertaModel": ROBERTA,
+    "RobertaForSequenceClassification": ROBERTA,
+    "XLMRobertaModel": ROBERTA,
+    "XLMRobertaForSequenceClassification": ROBERTA,
+}
+"""As `architectures` in `config.json` spells them."""
+
+
+def read_encoder_config(folder: Path) -> EncoderConfig:
+    """Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture."""
+    fields = JsonFields.read(folder / "config.json")
+    architecture = find_encoder(fields)
+    if architecture is None:
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json names none of {', '.join(ENCODERS)}"
+        )
+    return ENCODERS[architecture].parse(fields, architecture)
+
+
+def load_encoder(folder: Path, config: EncoderConfig, dtype: torch.dtype, device: torch.device) -> Encoder:
+    """Reads the weights. Raises ModelLoadError, naming the file or tensor that does not fit."""
+    with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
+        return ENCODERS[config.architecture].build(checkpoint, config)
