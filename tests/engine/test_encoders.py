@@ -19,6 +19,7 @@ from fairlead_engine.types import FinishReason, Pooling, Reading, SequenceOutput
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.encoder_checkpoints import (
+    CLASSIFYING,
     ENCODER_FAMILIES,
     write_embedding_prompts,
     write_encoder,
@@ -86,7 +87,7 @@ def test_hidden_states_are_the_references_whatever_is_beside_them(folder: Path, 
     assert not engine.runner._pooler._sums
 
 
-@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+@pytest.mark.parametrize("family", CLASSIFYING)
 @pytest.mark.parametrize(
     ("fields", "wanted"),
     [

@@ -5,9 +5,11 @@ Needs transformers, which the packages do not: it is the reference for what an e
 
 import json
 import string
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import tokenizers
 import torch
 import transformers
@@ -22,8 +24,25 @@ _BERT = {
 }  # fmt: skip
 _DISTILBERT = {**_SIZES, "dim": 48, "hidden_dim": 80, "n_layers": 3, "n_heads": 4, "max_position_embeddings": 96}
 _MODERN_BERT = {**_BERT, "num_hidden_layers": 5, "local_attention": 15, "norm_bias": True, "mlp_bias": True}
-_SIZES_OF = {"distilbert": _DISTILBERT, "modernbert": _MODERN_BERT}
-ENCODER_FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert", "modernbert")
+_EMBEDDING_GEMMA = {
+    **_BERT, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 20, "query_pre_attn_scalar": 24,
+    "sliding_window": 15, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "use_bidirectional_attention": True,
+}  # fmt: skip
+_SIZES_OF: dict[str, dict[str, Any]] = {
+    "distilbert": _DISTILBERT,
+    "modernbert": _MODERN_BERT,
+    "embedding-gemma": _EMBEDDING_GEMMA,
+}
+_MODEL_TYPES = {"embedding-gemma": "gemma3_text"}
+"""Where a family is called otherwise, because a decoder has that type, too."""
+CLASSIFYING = ("bert", "roberta", "xlm-roberta", "distilbert", "modernbert")
+ENCODER_FAMILIES = (*CLASSIFYING, "embedding-gemma")
+
+
+def model_type(family: str) -> str:
+    """In transformers."""
+    return _MODEL_TYPES.get(family, family)
 
 
 def write_encoder(folder: Path, family: str, *, classifies: bool = False, **fields: Any) -> Path:
@@ -31,15 +50,36 @@ def write_encoder(folder: Path, family: str, *, classifies: bool = False, **fiel
     torch.manual_seed(3)
     sizes = _SIZES_OF.get(family, _BERT)
     kinds = {"type_vocab_size": 1} if "roberta" in family else {}
-    config = transformers.AutoConfig.for_model(family, **{**sizes, **kinds, **fields})
+    config = transformers.AutoConfig.for_model(model_type(family), **{**sizes, **kinds, **fields})
     make = transformers.AutoModelForSequenceClassification if classifies else transformers.AutoModel
     model = make.from_config(config)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for name, tensor in model.named_parameters():
-            if name.endswith("bias"):
-                tensor.normal_(std=0.2)
+            if name.endswith("bias") or "norm" in name.lower():
+                tensor.add_(torch.randn_like(tensor), alpha=0.2)
     model.eval().save_pretrained(folder)
     return folder
+
+
+def write_sentence_modules(folder: Path, *, dense: Sequence[int] = (), **dense_fields: Any) -> list[torch.nn.Linear]:
+    """`modules.json` and what it names: the mean, dense modules that make vectors of 48 elements those of these sizes,
+    one after the other, and a length of 1. Returns the modules; `dense_fields`: more of their configurations."""
+    kinds, layers, size = ["Transformer", "Pooling", *["Dense"] * len(dense), "Normalize"], [], 48
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": f"{place}_{kind}" if place else ""}
+               for place, kind in enumerate(kinds)]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    for place, wanted in enumerate(dense, 2):
+        layers.append(torch.nn.Linear(size, wanted, bias=dense_fields.get("bias", True)).requires_grad_(False))
+        path = folder / f"{place}_Dense"
+        path.mkdir()
+        tensors = {f"linear.{name}": tensor.detach() for name, tensor in layers[-1].named_parameters()}
+        safetensors.torch.save_file(tensors, path / "model.safetensors")
+        config = {"in_features": size, "out_features": wanted, "bias": True, **dense_fields}
+        (path / "config.json").write_text(json.dumps(config))
+        size = wanted
+    return layers
 
 
 def write_embedding_prompts(folder: Path, default: str | None = None, **prompts: str) -> None:

@@ -35,7 +35,7 @@ class FakeModelConfig:
 
     architecture: str = "FakeForCausalLM"
     vocab_size: int = 64
-    hidden_size: int = 16
+    vector_size: int = 16
     max_position_embeddings: int = 128
     eos_token_ids: tuple[int, ...] = (0,)
     task: ModelTask = GENERATES

@@ -35,7 +35,7 @@ from fairlead_engine.types import FinishReason, Pooling, SamplingParams, Sequenc
 from fairlead_engine_testing.adapters import adapted_by_peft, expert_parameters
 from fairlead_engine_testing.checkpoints import FAMILIES, write_guessing_checkpoint, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
-from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
+from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, model_type, write_encoder, write_word_pieces
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.gemma_checkpoints import write_seeing_gemma
 from fairlead_engine_testing.letters import write_letters
@@ -167,7 +167,7 @@ def _encoder(name: str) -> Row:
         write_encoder(folder, name)
         write_word_pieces(folder)
 
-    kind: Any = transformers.MODEL_MAPPING[type(transformers.AutoConfig.for_model(name))]
+    kind: Any = transformers.MODEL_MAPPING[type(transformers.AutoConfig.for_model(model_type(name)))]
     return Row(str(kind.__name__), write, generates=False, reference=transformers.AutoModel)
 
 

@@ -262,6 +262,11 @@ class DecoderShape:
         """Bytes of a sequence's state in all recurrent layers, on one of `ranks` ranks."""
         return 0 if self.state is None else len(self.recurrent) * self.state.of_ranks(ranks).num_bytes(number_bytes)
 
+    @property
+    def vector_size(self) -> int:
+        """Elements of the vector of a text."""
+        return self.hidden_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(DecoderShape):

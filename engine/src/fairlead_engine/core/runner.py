@@ -27,7 +27,9 @@ class RunnerModel(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
-    def hidden_size(self) -> int: ...
+    def vector_size(self) -> int:
+        """Elements of the vector of a text."""
+
     @property
     def max_position_embeddings(self) -> int: ...
     @property

@@ -233,7 +233,7 @@ def info_of(
         attention_backend=runner.attention_backend,
         kv_cache_dtype=runner.kv_cache_dtype,
         vocab_size=runner.model_config.vocab_size,
-        hidden_size=runner.model_config.hidden_size,
+        hidden_size=runner.model_config.vector_size,
         max_model_len=limits.max_model_len,
         max_position_embeddings=runner.model_config.max_position_embeddings,
         block_size=blocks.block_size,

@@ -22,6 +22,8 @@ _POOLINGS = {
 }
 """By their names in `1_Pooling/config.json`; None = not supported."""
 _DEFAULT_LABELS = 2
+DENSE = "Dense"
+"""Kind of the modules of `encoders.dense_modules`."""
 
 
 def read_task(fields: JsonFields, architecture: str, *, sees_all: bool) -> ModelTask:
@@ -30,18 +32,21 @@ def read_task(fields: JsonFields, architecture: str, *, sees_all: bool) -> Model
     pooling = Pooling.CLS if sees_all else Pooling.LAST
     if architecture.endswith(CLASSIFIER):
         return ModelTask(generates=False, sees_all=sees_all, pooling=pooling, labels=_labels(fields))
-    modules = _modules(fields.path.parent)
+    modules = sentence_modules(fields.path.parent)
     if modules is None:
         return ModelTask(generates=not sees_all, sees_all=sees_all, pooling=pooling)
-    reading = Reading.RAW
+    reading, is_pooled = Reading.RAW, False
     for module in modules:
-        kind = (module.text("type") or "").rpartition(".")[2]
+        kind = module_kind(module)
         if kind == "Pooling":
-            pooling = _pooling(fields.path.parent, module)
+            pooling, is_pooled = _pooling(fields.path.parent, module), True
         elif kind == "Normalize":
             reading = Reading.UNIT
+        elif kind == DENSE and sees_all and is_pooled and reading is Reading.RAW:
+            continue
         elif kind != "Transformer":
-            raise module.unsupported("type", "vectors are those of Transformer, Pooling and Normalize")
+            known = "Transformer, Pooling, Dense (of encoders) and Normalize, in this order"
+            raise module.unsupported("type", f"vectors are those of {known}")
     return ModelTask(generates=not sees_all, sees_all=sees_all, pooling=pooling, reading=reading)
 
 
@@ -63,10 +68,7 @@ def _labels(fields: JsonFields) -> tuple[str, ...]:
 
 
 def _pooling(folder: Path, module: JsonFields) -> Pooling:
-    name = module.text("path") or ""
-    if Path(name).name != name:
-        raise module.invalid("path", "must be a folder beside modules.json")
-    fields = JsonFields.read(folder / name / "config.json")
+    fields = JsonFields.read(module_folder(folder, module) / "config.json")
     pooling = _pooling_mode(fields)
     leaves_out = pooling in (Pooling.MEAN, Pooling.MAX) and not fields.boolean("include_prompt", True)
     if leaves_out and any(_prompts(folder).texts.values()):
@@ -99,8 +101,21 @@ def _pooling_mode(fields: JsonFields) -> Pooling:
     return pooling
 
 
-def _modules(folder: Path) -> list[JsonFields] | None:
-    """None where there are none."""
+def module_kind(module: JsonFields) -> str:
+    """The class of a module of `sentence_modules`, without its package."""
+    return (module.text("type") or "").rpartition(".")[2]
+
+
+def module_folder(folder: Path, module: JsonFields) -> Path:
+    """Where a module's files are. Raises ModelLoadError for a path that leads out of the model's folder."""
+    name = module.text("path") or ""
+    if Path(name).name != name:
+        raise module.invalid("path", "must be a folder beside modules.json")
+    return folder / name
+
+
+def sentence_modules(folder: Path) -> list[JsonFields] | None:
+    """Those that `modules.json` lists, in order; None = there is no such file. Raises ModelLoadError."""
     path = folder / "modules.json"
     if not path.exists():
         return None

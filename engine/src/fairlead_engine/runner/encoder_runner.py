@@ -73,7 +73,7 @@ class EncoderRunner:
         self.dtype = choose_dtype(config.dtype, self.model_config.dtype, self.device)
         self._model = load_encoder(folder, self.model_config, self.dtype, self.device)
         self.num_parameters, self.weight_bytes = self._model.num_parameters, self._model.weight_bytes
-        self._pooler = Pooler(self._model.classifier)
+        self._pooler = Pooler(self._model.classifier, self._model.projection)
 
     def kv_bytes_per_block(self) -> int:
         return 0

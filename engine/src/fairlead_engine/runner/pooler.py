@@ -17,14 +17,20 @@ _EMBEDDING_TYPE = "<f4"
 class Pooler:
     """Keeps the sums of prompts computed in chunks, until `forget`."""
 
-    def __init__(self, classifier: Callable[[Tensor], Tensor] | None = None) -> None:
-        """`classifier`: from vectors [rows, hidden] to float32 [rows, labels]."""
+    def __init__(
+        self,
+        classifier: Callable[[Tensor], Tensor] | None = None,
+        projection: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """`classifier`: from vectors [rows, hidden] to float32 [rows, labels]. `projection`: of vectors of a model
+        without labels, to float32 [rows, size]; None = they stay as they are."""
         self._classifier = classifier
+        self._projection = projection
         self._sums: dict[str, Tensor] = {}
 
     def pool(self, items: Sequence[ScheduledSequence], hidden: Tensor) -> list[tuple[ScheduledSequence, Tensor]]:
         """Adds hidden states [rows, hidden], item by item. Returns items that `embed` with the result of their complete
-        vectors: float32 [hidden], or [labels]. Sums are float32."""
+        vectors: float32 [size of a vector], or [labels]. Sums are float32."""
         first = 0
         found: list[tuple[ScheduledSequence, Tensor]] = []
         for item in items:
@@ -42,7 +48,10 @@ class Pooler:
         return self._read(found)
 
     def _read(self, found: list[tuple[ScheduledSequence, Tensor]]) -> list[tuple[ScheduledSequence, Tensor]]:
-        """The results of vectors. The classifier is called once for all."""
+        """The results of vectors. The classifier and the projection are called once for all."""
+        if found and self._projection is not None:
+            items, vectors = zip(*found, strict=True)
+            found = list(zip(items, self._projection(torch.stack(vectors)), strict=True))
         labelled = [vector for item, vector in found if item.sequence.reading is Reading.LABELS]
         if not labelled:
             return [(item, _vector(item, vector)) for item, vector in found]

@@ -29,6 +29,8 @@ _MINISTRAL3_ROPE = {
     "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16_384, "mscale": 1.0,
     "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
 }  # fmt: skip
+BOTH_WAYS = "use_bidirectional_attention"
+"""Field of Gemma 3's: whether tokens see those behind them."""
 _GEMMA3_BASE, _GEMMA3_LOCAL_BASE = 1_000_000.0, 10_000.0
 _OLMO3_BASE = 500_000.0
 _APERTUS_BASE = 12_000_000.0
@@ -229,10 +231,14 @@ def parse_gemma2(fields: JsonFields) -> ModelConfig:
 
 
 def parse_gemma3(fields: JsonFields) -> ModelConfig:
-    """Older files name the base of layers with a window beside the main base, newer files have a section for each
-    kind of layer."""
-    if fields.boolean("use_bidirectional_attention", False):
-        raise refuse("use_bidirectional_attention", "use a model that generates text")
+    if fields.boolean(BOTH_WAYS, False):
+        raise refuse(BOTH_WAYS, "use a model that generates text")
+    return parse_gemma3_layers(fields)
+
+
+def parse_gemma3_layers(fields: JsonFields) -> ModelConfig:
+    """Whichever way tokens look. Older files name the base of layers with a window beside the main base, newer files
+    have a section for each kind of layer."""
     shape = _gemma_shape(fields, every=fields.positive_int("sliding_window_pattern", 6), caps=(0.0, 0.0))
     local = _sliding_rope(fields, _GEMMA3_LOCAL_BASE)
     if local is None:

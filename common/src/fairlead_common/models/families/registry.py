@@ -108,11 +108,10 @@ _CLASSIFIERS = {
     "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
 }
 """Models with a classifier in place of the output projection, by the name of the generating model."""
-ENCODERS = tuple(
-    name + end
-    for name in ("Bert", "DistilBert", "ModernBert", "Roberta", "XLMRoberta")
-    for end in ("Model", CLASSIFIER)
-)
+_LIKE_BERT = ("Bert", "DistilBert", "ModernBert", "Roberta", "XLMRoberta")
+_BOTH_WAYS = "Gemma3TextModel"
+"""An encoder where `config.json` says that tokens look both ways."""
+ENCODERS = (*(name + end for name in _LIKE_BERT for end in ("Model", CLASSIFIER)), _BOTH_WAYS)
 """Architectures that are computed without a cache."""
 
 
@@ -124,7 +123,8 @@ def generating(architecture: str) -> str:
 def find_encoder(fields: JsonFields) -> str | None:
     """The first architecture of an encoder in `config.json`; None = no encoder."""
     names = fields.texts("architectures")
-    return next((name for name in ENCODERS if name in names), None)
+    found = next((name for name in ENCODERS if name in names), None)
+    return None if found == _BOTH_WAYS and not fields.boolean(dense.BOTH_WAYS, False) else found
 
 
 def find_family(fields: JsonFields) -> str | None:

@@ -15,6 +15,7 @@ from fairlead_common.models.model_task import LabelOutcome
 from fairlead_engine.kernels.attention.whole_prompts import Groups, Reach
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.classifier import Classifier
+from fairlead_engine.model.encoders.dense_modules import DenseConfig, VectorProjection
 from fairlead_engine.types import ModelTask
 
 
@@ -41,7 +42,14 @@ class EncoderConfig:
     dtype: str
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
     task: ModelTask
+    dense: tuple[DenseConfig, ...] = ()
+    """What pooled vectors go through."""
     eos_token_ids: tuple[int, ...] = field(default=(), init=False)
+
+    @property
+    def vector_size(self) -> int:
+        """Elements of the vector of a text."""
+        return self.dense[-1].out_features if self.dense else self.hidden_size
 
     @property
     def max_position_embeddings(self) -> int:
@@ -70,6 +78,8 @@ class Encoder:
     layers: Callable[[EncoderStep], Tensor]
     """From tokens to hidden states [tokens, hidden]."""
     classifier: Classifier | None
+    projection: VectorProjection | None = None
+    """Of pooled vectors; None = they stay as they are."""
     num_parameters: int
     weight_bytes: int
 

@@ -1,6 +1,7 @@
 """Families of encoders by the architecture in `config.json`: from a model's folder to an `Encoder`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,7 +11,9 @@ from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.encoders.bert import BERT, DISTILBERT, ROBERTA
+from fairlead_engine.model.encoders.dense_modules import load_dense, read_dense
 from fairlead_engine.model.encoders.encoder import Encoder, EncoderConfig, EncoderFamily
+from fairlead_engine.model.encoders.gemma import EMBEDDING_GEMMA
 from fairlead_engine.model.encoders.modern_bert import MODERN_BERT
 
 ENCODERS: Mapping[str, EncoderFamily] = {
@@ -18,6 +21,7 @@ ENCODERS: Mapping[str, EncoderFamily] = {
     "BertForSequenceClassification": BERT,
     "DistilBertModel": DISTILBERT,
     "DistilBertForSequenceClassification": DISTILBERT,
+    "Gemma3TextModel": EMBEDDING_GEMMA,
     "ModernBertModel": MODERN_BERT,
     "ModernBertForSequenceClassification": MODERN_BERT,
     "RobertaModel": ROBERTA,
@@ -36,10 +40,20 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
         raise ModelLoadError(
             ModelLoadReason.UNSUPPORTED_ARCHITECTURE, f"config.json names none of {', '.join(ENCODERS)}"
         )
-    return ENCODERS[architecture].parse(fields, architecture)
+    config = ENCODERS[architecture].parse(fields, architecture)
+    return config if config.task.labels else replace(config, dense=read_dense(folder, config.hidden_size))
 
 
 def load_encoder(folder: Path, config: EncoderConfig, dtype: torch.dtype, device: torch.device) -> Encoder:
     """Reads the weights. Raises ModelLoadError, naming the file or tensor that does not fit."""
     with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
-        return ENCODERS[config.architecture].build(checkpoint, config)
+        encoder = ENCODERS[config.architecture].build(checkpoint, config)
+        projection = load_dense(config.dense, dtype, device)
+    if projection is None:
+        return encoder
+    return replace(
+        encoder,
+        projection=projection,
+        num_parameters=encoder.num_parameters + projection.num_parameters,
+        weight_bytes=encoder.weight_bytes + projection.weight_bytes,
+    )
