@@ -28,11 +28,11 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 109_900,
-    "lines of tests, e2e and testing": 113_900,
-    "modules of the product": 685,
+    "lines of the product": 110_400,
+    "lines of tests, e2e and testing": 114_100,
+    "modules of the product": 688,
     "% placeholder words in docstrings": 6.5,
-    "short modules with one importer": 8,
+    "short modules with one importer": 9,
     "class names defined twice": 3,
     "loose modules of the engine": 5,
     "classes of more than 30 methods": 0,
