@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead_common.models.families.registry import ARCHITECTURES
-from fairlead_engine.model.encoders.registry import ENCODERS
+from fairlead_engine.model.encoders import ENCODERS
 from fairlead_engine_testing import family_trials
 from fairlead_engine_testing.family_trials import COLUMNS, ROWS, try_family
 

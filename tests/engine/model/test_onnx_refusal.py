@@ -7,7 +7,7 @@ import torch
 
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.encoders.registry import load_encoder, read_encoder_config
+from fairlead_engine.model.encoders import load_encoder, read_encoder_config
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.encoder_checkpoints import write_encoder

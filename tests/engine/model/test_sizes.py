@@ -18,7 +18,7 @@ from fairlead_common.models.choices import DeviceKind, Quantization
 from fairlead_common.models.families.registry import ARCHITECTURES, ENCODERS
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.models.weight_formats import ROUNDED
-from fairlead_engine.model.encoders.registry import ENCODERS as BUILT_ENCODERS
+from fairlead_engine.model.encoders import ENCODERS as BUILT_ENCODERS
 from fairlead_engine.model.families import BUILDERS
 from fairlead_engine.model.linear import can_pack
 from fairlead_engine.model.loading import load_model, read_config

@@ -20,8 +20,8 @@ from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.kernels.attention.whole_prompts import group_by_reach
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.model.encoders import load_encoder, read_encoder_config
 from fairlead_engine.model.encoders.encoder import EncoderStep
-from fairlead_engine.model.encoders.registry import load_encoder, read_encoder_config
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.cuda_device import Readback
 from fairlead_engine.runner.placement import choose_device, choose_dtype, pin_threads, set_num_threads

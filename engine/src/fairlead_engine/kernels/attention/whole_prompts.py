@@ -1,8 +1,8 @@
-"""Attention of whole prompts: each token sees its whole prompt, or what is near it there, and nothing is kept.
+"""Attention of whole prompts: each token sees the whole prompt, or the tokens near by, and nothing is kept.
 
-Prompts of similar length are attended together, padded to the longest of them, with less than half padding. Where
-tokens see what is near, long prompts are cut into blocks of queries, each with the keys around it: the cost grows with
-the length, not with its square. Knows no cache and no order of tokens.
+Prompts of similar length are attended together, padded to the longest, with less than half padding. Within a reach
+long prompts are cut into blocks of queries, each with the keys around: time in proportion to the length, not to the
+square. Knows no cache and no order of tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from fairlead_engine.kernels.staging import to_device
 Reach = int | None
 """The most places between two tokens that see each other; None = all tokens of a prompt do."""
 _LEAST_BLOCK = 64
-"""Queries of a block where tokens see less: short products cost more than what is masked in longer ones."""
+"""Fewest queries of a block: products of few rows cost more than the masked part of larger products."""
 
 
 class PromptGroup(NamedTuple):
     """Prompts, or blocks of prompts, that are attended together."""
 
     rows: Tensor
-    """int64 [blocks, longest]: their rows; padding repeats a prompt's own."""
+    """int64 [blocks, longest]: rows of the queries; padding repeats a prompt's last row."""
     keys: Tensor
-    """int64 [blocks, keys]: rows that may be seen; those of `rows` where a block is a whole prompt."""
+    """int64 [blocks, keys]: rows of the keys; `rows` where a block is a whole prompt."""
     mask: Tensor | None
     """bool [blocks, 1, 1 or longest, keys]: whether a key is seen; None = all are."""
     own: Tensor
@@ -49,7 +49,7 @@ def group_prompts(lengths: npt.NDArray[np.int64], device: torch.device, reach: R
 
 
 def group_by_reach(lengths: npt.NDArray[np.int64], device: torch.device, reaches: Iterable[Reach]) -> Groups:
-    """The groups for each reach; a reach over all prompts shares those of none."""
+    """The groups for each reach; a reach longer than all prompts shares the groups of None."""
     whole = group_prompts(lengths, device)
     longest = int(lengths.max())
     return {
@@ -77,6 +77,7 @@ def _group(
     rows = starts + np.minimum(queries, counts - 1)
     is_seen = ((keys >= 0) & (keys < counts))[:, None, None, :]
     if reach is not None and longest > reach + 1:
+        # A padding query may have no key left, and a softmax over no key is NaN: `own` leaves such rows out.
         is_seen = is_seen & (abs(np.arange(block)[:, None] + before - np.arange(span)) <= reach)
     placed = to_device(rows, device)
     return PromptGroup(
@@ -90,14 +91,14 @@ def _group(
 
 def attend_whole(query: Tensor, key: Tensor, value: Tensor, groups: Sequence[PromptGroup]) -> Tensor:
     """softmax(query · keys / sqrt(head_dim)) · values within each prompt: queries [tokens, heads, head_dim], keys and
-    values the same or with fewer heads, each for several of queries → [tokens, heads x head_dim]."""
+    values [tokens, kv_heads, head_dim], several query heads for each → [tokens, heads x head_dim]."""
+    if (each := query.shape[1] // key.shape[1]) > 1:  # torch's fast products for GPUs take no mask with fewer heads
+        key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
     attended = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
     for group in groups:
         queries, keys, values = (
-            each[rows].transpose(1, 2) for each, rows in ((query, group.rows), (key, group.keys), (value, group.keys))
+            heads[rows].transpose(1, 2) for heads, rows in ((query, group.rows), (key, group.keys), (value, group.keys))
         )
-        found = functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=group.mask, enable_gqa=key.shape[1] != query.shape[1]
-        )
+        found = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=group.mask)
         attended.index_copy_(0, group.targets, found.transpose(1, 2).flatten(2).flatten(0, 1)[group.own])
     return attended

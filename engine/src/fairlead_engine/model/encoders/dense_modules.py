@@ -56,7 +56,7 @@ class VectorProjection:
 
 
 def read_dense(folder: Path, size: int) -> tuple[DenseConfig, ...]:
-    """Those of a model whose pooled vectors have `size` elements. Raises ModelLoadError."""
+    """The dense modules of a model with pooled vectors of `size` elements. Raises ModelLoadError."""
     found: list[DenseConfig] = []
     for module in sentence_modules(folder) or ():
         if module_kind(module) == DENSE:

@@ -42,7 +42,7 @@ class GemmaLayers:
     rotary: RotaryEmbedding
     local_rotary: RotaryEmbedding
     layers: tuple[tuple[DecoderLayer, Attention, Reach], ...]
-    """Each with its attention and that one's reach."""
+    """Each with its attention, and the reach."""
     final_norm: RMSNorm
 
     def __call__(self, step: EncoderStep) -> Tensor:

@@ -177,7 +177,7 @@ def _reaches(fields: JsonFields) -> tuple[Reach, ...]:
 
 
 def _ropes(fields: JsonFields) -> tuple[RopeConfig, RopeConfig]:
-    """Of layers that see everything, and of the others, which have the same base where theirs is null."""
+    """Of global and of local layers; a base of local layers that is null is the global base."""
     base = fields.positive_number("global_rope_theta", _GLOBAL_BASE)
     has_none = fields.names("local_rope_theta") and not fields.has("local_rope_theta")
     local_base = base if has_none else fields.positive_number("local_rope_theta", _LOCAL_BASE)
