@@ -1,12 +1,14 @@
 """Vectors are transformers' last hidden states, of length 1, whatever is cached, chunked, preempted or beside."""
 
 import array
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SequenceOutput
 from fairlead_engine_testing import make_request
@@ -80,6 +82,28 @@ def test_the_last_token_takes_prefixes_from_the_cache_and_a_mean_does_not(folder
         assert (vector(output) - expected(reference, folder, prompt, pooling)).abs().max() < 1e-3
     generated = answered(engine, [make_request("text", prompt, max_tokens=2)])["text"]
     assert generated.num_cached_tokens == num_shared, "what was computed for a vector spares a text"
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Qwen3Model"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_published_embedders_have_neither_a_prefix_nor_a_projection(architecture, tied, reference, tmp_path) -> None:
+    """As the files of Qwen3-Embedding: 8B says that the projection is not tied, and has none."""
+    whole = write_random_checkpoint(tmp_path / "whole", qwen3_fields(tie_word_embeddings=tied))
+    fields = json.loads((whole / "config.json").read_text()) | {"architectures": [architecture]}
+    embedder = tmp_path / "embedder"
+    (embedder / "1_Pooling").mkdir(parents=True)
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (embedder / "modules.json").write_text(json.dumps(modules))
+    (embedder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    (embedder / "config.json").write_text(json.dumps(fields))
+    tensors = load_file(whole / "model.safetensors")
+    trunk = {name.removeprefix("model."): each for name, each in tensors.items() if name.startswith("model.")}
+    save_file(trunk, embedder / "model.safetensors", metadata={"format": "pt"})
+    engine, prompt = small_engine(embedder), prompts(1)[0]
+    found = vector(answered(engine, [embed("vector", prompt, Pooling.LAST)])["vector"])
+    assert (found - expected(reference, whole, prompt, Pooling.LAST)).abs().max() < 1e-3
+    assert engine.info.task.generates is tied
 
 
 def test_hidden_states_that_are_no_numbers_end_with_an_error(folder) -> None:

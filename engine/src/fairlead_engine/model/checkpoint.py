@@ -28,6 +28,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Stored dtypes of weights that are not quantised."""
 _DECODER = ("model.embed_tokens", "model.per_layer_", "model.layers.", "model.norm.", "lm_head.", "mtp.")
 """Beginnings of the names of a decoder's tensors, and of those of a layer that guesses."""
+_WHOLE = "model."
+"""Beginning of the names of a trunk's tensors in the whole model."""
 VALUES_OF_WEIGHTS = ("weight", "weight_packed", "qweight")
 """Last parts of the names of tensors with a layer's numbers, in all formats."""
 _UNNEEDED = ("rotary_emb.inv_freq", ".q_scale", ".k_scale", ".v_scale", ".kv_scale")
@@ -82,6 +84,8 @@ class Checkpoint:
             else:
                 self._file_of = dict.fromkeys(self._file(SINGLE_FILE, opening).keys(), SINGLE_FILE)
             self._stored = {decoder_name(name): name for name in self._file_of}
+            if _is_trunk(self._stored):
+                self._stored = {f"{_WHOLE}{name}": stored for name, stored in self._stored.items()}
             if self._is_text_part:
                 self._stored = {name: stored for name, stored in self._stored.items() if name.startswith(_DECODER)}
             self._file_of = {name: self._file_of[stored] for name, stored in self._stored.items()}
@@ -343,3 +347,15 @@ def read_tensors(folder: Path, files: Sequence[str], what: str) -> dict[str, Ten
 def refused(folder: Path, what: str, problem: str) -> ModelLoadError:
     """The error for a folder without the expected contents `what`; the caller raises it."""
     return ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{folder} has no {what}: {problem}")
+
+
+def _is_trunk(names: Collection[str]) -> bool:
+    """Whether these are the names of a decoder saved without its output projection, as embedders are published."""
+    beginnings = ("embed_tokens.", "layers.", "norm.")
+    return "embed_tokens.weight" in names and all(name.startswith(beginnings) for name in names)
+
+
+def lacks_projection(folder: Path) -> bool:
+    """Whether a folder's safetensors have no output projection. Raises ModelLoadError."""
+    with Checkpoint(folder, torch.float32, torch.device("cpu")) as checkpoint:
+        return not any(checkpoint.has(f"lm_head.{part}") for part in VALUES_OF_WEIGHTS)

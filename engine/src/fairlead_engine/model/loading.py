@@ -17,12 +17,13 @@ from fairlead_common.models.gguf_file import GgufFile
 from fairlead_common.models.image_settings import ImageSettings, read_image_settings
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig
+from fairlead_common.models.model_task import ModelTask
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX, MODELOPT_FILE, with_modelopt
 from fairlead_common.models.siglip_config import SiglipConfig, read_square_settings
 from fairlead_common.models.text_part import decoder_fields
 from fairlead_common.models.vision_config import VisionConfig
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.checkpoint import Checkpoint, lacks_projection
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
@@ -71,9 +72,17 @@ def read_config(folder: Path) -> ModelConfig:
     task = read_task(fields, architecture, sees_all=False)
     if config.vision is not None:
         task = msgspec.structs.replace(task, images=_image_settings(folder, config.vision))
+    if _only_embeds(folder, config, task):  # the embedding stands in for the projection that nothing asks
+        task, config = msgspec.structs.replace(task, generates=False), replace(config, tie_word_embeddings=True)
     outcome = read_outcome(fields, len(task.labels)) if task.labels else config.outcome
     config = replace(config, architecture=architecture, task=task, outcome=outcome, is_text_part=fields is not whole)
     return replace(config, eos_token_ids=_ends(folder, fields, config))
+
+
+def _only_embeds(folder: Path, config: ModelConfig, task: ModelTask) -> bool:
+    """Whether a checkpoint of sentence-transformers has no output projection, whatever `tie_word_embeddings` says."""
+    is_whole = not (task.generates and folder.is_dir() and (folder / "modules.json").exists())
+    return not is_whole and not config.tie_word_embeddings and lacks_projection(folder)
 
 
 def load_model(

@@ -108,6 +108,8 @@ _CLASSIFIERS = {
     "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
 }
 """Models with a classifier in place of the output projection, by the name of the generating model."""
+_TRUNKS = {name.replace(_GENERATES, "Model"): name for name in ARCHITECTURES if name.endswith(_GENERATES)}
+"""Decoders without an output projection, as embedders are published → names of the generating models."""
 _LIKE_BERT = ("Bert", "DistilBert", "ModernBert", "Roberta", "XLMRoberta")
 _BOTH_WAYS = "Gemma3TextModel"
 """An encoder where `config.json` says that tokens look both ways."""
@@ -128,14 +130,15 @@ def find_encoder(fields: JsonFields) -> str | None:
 
 
 def find_family(fields: JsonFields) -> str | None:
-    """The first known architecture in `config.json`, a generating architecture before a classifier; in a file
-    without architectures `model_type` decides."""
+    """The first known architecture in `config.json`, a generating architecture before a classifier or a trunk alone; in
+    a file without architectures `model_type` decides."""
     names = [_SPELLINGS.get(name, name) for name in fields.texts("architectures")]
     model_type = fields.text("model_type")
     for name, family in ARCHITECTURES.items():
         if name in names or (not names and family.model_type == model_type):
             return name
-    return next((name for name in _CLASSIFIERS if name in names), None)
+    known = _CLASSIFIERS.keys() | _TRUNKS.keys()
+    return next((_TRUNKS.get(name, name) for name in names if name in known), None)
 
 
 def find_architecture(fields: JsonFields) -> str:
