@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 
+_NO_HINT = (0.0, 0)
 _SPARE_ENDS = 1024
 """Entries of the heap that may be out of date before a rebuild, beside as many as there are hints."""
 
@@ -27,8 +28,8 @@ class KeptBlocks:
     def clear(self) -> None:
         self.free: OrderedDict[int, None] = OrderedDict()
         """The kept blocks, the least recently used first."""
-        self.hints: dict[int, float] = {}
-        """Block, kept or in use → end of its hint."""
+        self.hints: dict[int, tuple[float, int]] = {}
+        """Block, kept or in use → end and serial number of the block's hint."""
         self._ends: list[tuple[float, int, int]] = []
         """Heap of (end, serial number, block); entries that differ from `hints` are out of date."""
 
@@ -36,15 +37,15 @@ class KeptBlocks:
         """Keeps blocks in use, once they are free, for so many seconds from now on, or longer by an earlier hint."""
         end = self._now() + seconds
         for block in blocks:
-            if self.hints.get(block, 0.0) < end:
-                self.hints[block] = end
-                heappush(self._ends, (end, next(self._serials), block))
+            if self.hints.get(block, _NO_HINT)[0] < end:
+                self.hints[block] = hint = (end, next(self._serials))
+                heappush(self._ends, (*hint, block))
         if len(self._ends) > 2 * len(self.hints) + _SPARE_ENDS:
-            self._ends = [each for each in self._ends if self.hints.get(each[2]) == each[0]]
+            self._ends = [each for each in self._ends if self.hints.get(each[2]) == each[:2]]
             heapify(self._ends)
 
     def is_hinted(self, block: int) -> bool:
-        return self.hints.get(block, 0.0) > self._now()
+        return self.hints.get(block, _NO_HINT)[0] > self._now()
 
     def keep(self, block: int) -> bool:
         """Takes over a published block that became free, if the block has a hint; returns whether it has."""
@@ -76,12 +77,12 @@ class KeptBlocks:
         """Gives up kept blocks whose hint has ended."""
         now = self._now()
         while self._ends and self._ends[0][0] <= now:
-            end, _, block = heappop(self._ends)
-            if self.hints.get(block) == end and self.forget(block):
+            *hint, block = heappop(self._ends)
+            if self.hints.get(block) == tuple(hint) and self.forget(block):
                 yield block
 
     def check(self) -> None:
         assert len(self.free) <= self._most, "hints keep too many blocks"
         assert self.free.keys() <= self.hints.keys(), "a block without a hint is kept"
-        ends = {(end, block) for end, _, block in self._ends}
-        assert all((end, block) in ends for block, end in self.hints.items()), "the end of a hint is lost"
+        ends = set(self._ends)
+        assert all((*hint, block) in ends for block, hint in self.hints.items()), "the end of a hint is lost"
