@@ -4,8 +4,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead_common.models.families.registry import ARCHITECTURES
 from reference_pages.tables import table
 
+_LINKS = {
+    "images": "../api.md#images",
+    "indexer": "../guides/first-model.md#indexers",
+    "mtp": "../guides/speculative-decoding.md",
+    "state": "../guides/first-model.md#layers-that-keep-a-state",
+}
+"""What the descriptions of models link to."""
 TRIED = Path(__file__).parents[1] / "families_tried.json"
 
 
@@ -28,7 +36,13 @@ def families() -> str:
     for (place, sentence), of in sorted(refused.items(), key=lambda item: item[0][0]):
         by = "; ".join(f"{', '.join(names)}: {', '.join(ways)}" for ways, names in _by_ways(of))
         refusals.append([columns[place], by, sentence])
+    models = [[f"`{family.architecture}`", family.models] for family in ARCHITECTURES.values()]
     return "\n\n".join((
+        "Generating models, by `architectures` in `config.json`. [Encoders and classifiers](../guides/first-model.md"
+        "#encoders), [other decoders](../guides/first-model.md#other-decoders).",
+        table(["Architecture", "Models"], models),
+        "\n".join(f"[{name}]: {place}" for name, place in _LINKS.items()),
+        "## What was tried",
         "Every cell was found by doing it, on a CPU, with a tiny model of random weights in Hugging Face's layout; "
         "tests do it again and compare. `make families` tries all of it and notes it in `docs/families_tried.json`.",
         "- *Number formats*: `float32` tells transformers' log-probabilities; in another format the mean error is at "

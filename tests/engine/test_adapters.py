@@ -25,9 +25,11 @@ from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, requests_of_all, serve
 from fairlead_engine_testing.adapters import ALL, write_random_adapter, write_random_soft_prompt
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.launches import CPUGraphs, Launches
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 pytestmark = pytest.mark.matrix
 

@@ -20,10 +20,11 @@ from fairlead_engine.runner.dummy_steps import StepLimits, every_kind_of_step, l
 from fairlead_engine.types import EngineRequest, Kind, Pooling, Reading
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_classifier
+from fairlead_engine_testing.checkpoints import write_random_classifier
 from fairlead_engine_testing.encoder_checkpoints import write_word_pieces
 from fairlead_engine_testing.greedy_answers import small_engine
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "kv_cache_memory": 2**21}
 QUERY = list(range(20, 45))

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairlead_common.models.families.experts import ExpertsConfig
+from fairlead_common.models.families.registry import ARCHITECTURES
+from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.__main__ import main
 from fairlead_engine.config import KV_CACHE_DTYPES, QUANTIZATIONS, EngineConfig
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import write_compressed_tensors
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 BOUNDS = {
     "int8": (0.003, 0.05, 0.9),
@@ -28,24 +33,6 @@ KV_BOUNDS = {"as stored, KV int8": (2e-4, 0.012, 0.96), "as stored, KV fp8": (0.
 ROUTED_DIVERGENCE, ROUTED_ERROR, ROUTED_DISAGREEMENT = 0.004, 0.005, 0.03
 """What models with experts may add: a router that reads rounded numbers chooses another expert here and there, and then
 that token's logits are another network's."""
-RECURRENT = (
-    "bamba",
-    "falcon_h1",
-    "granite_hybrid",
-    "lfm2",
-    "lfm2_moe",
-    "lfm3",
-    "nemotron_h",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "qwen3_next",
-)
-"""Whose states carry the errors of all earlier tokens along: some 4 times the divergence of others. What they compute
-with rounded weights is transformers' to the token (`test_quantization.py`)."""
-
-INDEXED = ("deepseek_v32", "glm_moe_dsa")
-"""Whose queries see a dozen tokens: of those that rounding leaves out instead of others, each was a twelfth of what is
-seen. What they compute with rounded weights and a rounded cache is transformers', too."""
 
 
 of_each_family = pytest.mark.parametrize(
@@ -59,21 +46,22 @@ of_each_family = pytest.mark.parametrize(
 
 
 def bounds(family: str, dense: tuple[float, float, float]) -> tuple[float, float, float]:
-    """Those of a family: most divergence, most error, least agreement."""
+    """Those of a family: most divergence, most error, least agreement.
+
+    States carry the errors of all earlier tokens along. A query that chooses a dozen tokens loses a twelfth of what is
+    seen with each that rounding leaves out. Experts whose weights are not a share of 1, or whose scores lie close,
+    count up to 2.8 times. What all compute with rounded weights is transformers' to the token (`test_quantization.py`).
+    """
     divergence, error, agreement = dense
-    if family in RECURRENT:
+    fields = FAMILIES[family]()
+    config = ARCHITECTURES[fields["architectures"][0]].parse(JsonFields(Path("config.json"), fields))
+    if config.recurrent:
         return 6 * (divergence + ROUTED_DIVERGENCE), 2.8 * (error + ROUTED_ERROR), agreement - 0.25
-    if family in INDEXED:
+    if config.indexed:
         return 3 * divergence + 0.08, 1.3 * error + 0.17, agreement - 0.3
-    if any("experts" in name for name in FAMILIES[family]()):
+    if isinstance(config, ExpertsConfig):
         divergence, error = divergence + ROUTED_DIVERGENCE, error + ROUTED_ERROR
-        if family in ("deepseek_v3", "exaone_moe", "glm4_moe_lite", "hunyuan_3"):  # experts count 1.8 to 2.8 times
-            return 2 * divergence, 1.2 * error, agreement - 3 * ROUTED_DISAGREEMENT
-        if family == "phimoe":  # whose experts count whole, each of the two
-            return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT
-        if family == "minimax_m2":  # whose scores, sigmoids with a bias, lie closer, and no expert is shared
-            return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT
-        return divergence, error, agreement - ROUTED_DISAGREEMENT
+        return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT
     return dense
 
 

@@ -18,13 +18,14 @@ from fairlead_engine.llm import LLM
 from fairlead_engine.types import Pooling, Reading
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.encoder_checkpoints import (
     write_embedding_prompts,
     write_encoder,
     write_sentence_modules,
     write_word_pieces,
 )
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 LENGTHS = (1, 300, 2, 79, 151, 7)
 

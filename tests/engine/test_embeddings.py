@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SequenceOutput
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import small_engine
+from fairlead_engine_testing.tiny_families.dense import llama_fields, qwen3_fields
 
 pytestmark = pytest.mark.matrix
 

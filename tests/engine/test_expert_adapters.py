@@ -27,8 +27,9 @@ from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, requests_of_all, serve
 from fairlead_engine_testing.adapters import adapted_by_peft, expert_parameters, write_random_adapter
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.launches import CPUGraphs
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 pytestmark = pytest.mark.matrix
 

@@ -20,7 +20,7 @@ QUICK = ("llama", "mixtral", "bert")
 
 
 def test_every_family_is_tried_and_noted() -> None:
-    """A family that is in the registry and not here is an entry of `checkpoints.FAMILIES`, or of
+    """A family that is in the registry and not here is an entry of `tiny_families`, or of
     `family_trials.OTHERS`; then `make families` notes it."""
     made = {*ARCHITECTURES, *(name for name in ENCODERS if name.endswith("Model"))}
     assert made <= {row.architecture for row in ROWS.values()}

@@ -14,9 +14,12 @@ from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import Shard
-from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, write_finegrained_fp8, write_mxfp4, write_nvfp4
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
+from fairlead_engine_testing.tiny_families.experts import gpt_oss_fields
 
 pytestmark = pytest.mark.matrix
 

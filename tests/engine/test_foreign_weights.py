@@ -16,7 +16,7 @@ from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine_testing.adapters import adapted_by_peft, expert_parameters, write_random_soft_prompt
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import (
     write_awq,
@@ -25,6 +25,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_finegrained_fp8,
     write_gptq,
 )
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 PROMPT = [7 + (5 * index + index * index // 3) % 200 for index in range(40)]
 

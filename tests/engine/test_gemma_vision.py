@@ -21,7 +21,7 @@ from fairlead_engine.model.loading import read_config
 from fairlead_engine.model.vision_tower import patches
 from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.devices import INTERPRETED
 from fairlead_engine_testing.gemma_checkpoints import (
     BEGIN_IMAGE,
@@ -33,6 +33,7 @@ from fairlead_engine_testing.gemma_checkpoints import (
     write_seeing_gemma,
 )
 from fairlead_engine_testing.greedy_answers import small_engine
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 from fairlead_engine_testing.vision_checkpoints import noise
 
 pytestmark = pytest.mark.matrix

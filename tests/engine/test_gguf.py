@@ -23,9 +23,11 @@ from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.gguf_files import dinghy_vocabulary, set_scales, write_gguf, write_metadata
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")

@@ -16,19 +16,16 @@ from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine_testing.adapted_models import config_of, requests_of_all, serve
 from fairlead_engine_testing.adapters import write_random_adapter
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
-from fairlead_engine_testing.gguf_families import architecture_of, write_family
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.gguf_families import WRITTEN, architecture_of, write_family
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 pytestmark = pytest.mark.matrix
 
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
 CPU = torch.device("cpu")
 SLIDING, WHOLE = "sliding_attention", "full_attention"
-UNREAD = dict.fromkeys(
-    ("hunyuan_3", "lfm3", "solar_open"), "llama.cpp and its package know no architecture of that name"
-)
-"""Families that llama.cpp has no architecture for, and what it lacks; files of no such architecture are read."""
 DEEPSEEK_ROPE = {
     "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "mscale": 0.8, "mscale_all_dim": 0.8,
     "beta_fast": 32, "beta_slow": 1,
@@ -66,7 +63,7 @@ def check(family: str, folder: Path, reference, kind: Kind, **changes: Any) -> N
 
 
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0], ids=["floats", "blocks"])
-@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*UNREAD}))
+@pytest.mark.parametrize("family", WRITTEN)
 def test_a_file_is_the_model_that_transformers_computes(family: str, kind: Kind, reference, tmp_path: Path) -> None:
     check(family, tmp_path, reference, kind)
 
@@ -169,7 +166,7 @@ def test_architectures_without_a_reader_are_refused_by_name(name: str, tmp_path:
 
 
 def test_every_architecture_is_tried() -> None:
-    tried = [FAMILIES[family]() for family in {*FAMILIES} - {*UNREAD}]
+    tried = [FAMILIES[family]() for family in WRITTEN]
     tried += [FAMILIES[family](**changes) for family, changes in VARIANTS.values()]
     assert {architecture_of(fields)[0] for fields in tried} == {*READ}
 

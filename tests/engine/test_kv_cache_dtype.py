@@ -10,9 +10,11 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import identity
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 pytestmark = pytest.mark.matrix
 

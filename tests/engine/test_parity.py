@@ -13,8 +13,9 @@ from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.types import FinishReason, TokenLogprobs
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered, run_checked
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, greedy_answers, small_config, small_engine
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 pytestmark = pytest.mark.matrix
 

@@ -16,7 +16,7 @@ from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.stored import FORMATS, choose_source
 from fairlead_engine.model.shard import Shard
-from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.quantized_checkpoints import (
@@ -30,6 +30,9 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_mxfp4,
     write_nvfp4,
 )
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
+from fairlead_engine_testing.tiny_families.experts import gpt_oss_fields
 
 pytestmark = pytest.mark.matrix
 

@@ -14,8 +14,10 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
 from fairlead_engine.runner.quantizing import QuantizeOrders, quantize
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 pytestmark = pytest.mark.matrix
 

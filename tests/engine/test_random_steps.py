@@ -21,9 +21,10 @@ from fairlead_engine.kernels.attention import chosen_keys
 from fairlead_engine.runner import model_runner
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, ThinkingBudget
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 pytestmark = pytest.mark.matrix
 

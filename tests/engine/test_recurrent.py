@@ -17,8 +17,10 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.types import SequenceOutput
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import FAMILIES, qwen3_5_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config, small_engine
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.recurrent import qwen3_5_fields
 
 SIZE = 8
 

@@ -27,7 +27,9 @@ from fairlead_engine_testing.adapted_models import (
     serve,
 )
 from fairlead_engine_testing.adapters import write_random_adapter, write_random_soft_prompt
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 NUM_VIRTUAL = {"short": 1, "soft": 6, "long": 11}
 

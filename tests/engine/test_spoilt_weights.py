@@ -10,8 +10,9 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.types import FinishReason
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered, run_checked
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import small_engine
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 SPOILT = 77
 SHARED = list(range(10, 34))

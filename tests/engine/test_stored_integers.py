@@ -15,9 +15,11 @@ from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.quantization.dequantized_linear import tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import pack, unpack
 from fairlead_engine.model.quantization.stored import choose_source
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized, write_awq, write_gptq
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 pytestmark = pytest.mark.matrix
 

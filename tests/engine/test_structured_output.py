@@ -22,8 +22,9 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.types import FinishReason, Grammar, SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.byte_level import byte_level
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.json_schemas import UNSUPPORTED, random_schema
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 
 def sentencepiece() -> tokenizers.Tokenizer:

@@ -11,9 +11,10 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.runner import ModelRunner
 from fairlead_engine.types import Grammar, ThinkingBudget
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.letters import LETTERS, write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 BEGIN, END = (50,), (51, 52, 53)
 A, B = (2 + LETTERS.index(letter) for letter in "ab")

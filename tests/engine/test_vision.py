@@ -22,11 +22,12 @@ from fairlead_engine.runner import image_vectors, model_part
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
 from fairlead_engine_testing.adapters import write_random_soft_prompt
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config, small_engine
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 from fairlead_engine_testing.vision_checkpoints import (
     MOST_TOKENS,
     PAD,

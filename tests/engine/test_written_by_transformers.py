@@ -8,8 +8,8 @@ import transformers
 
 from fairlead_engine.llm import LLM
 from fairlead_engine.types import SamplingParams
-from fairlead_engine_testing.checkpoints import FAMILIES
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 pytestmark = pytest.mark.compute
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from answers import Answer, answers_of
 from harness import Row
 
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import small_engine
 from fairlead_engine_testing.requests import make_request
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 MODEL = llama_fields(
     hidden_size=512, intermediate_size=1408, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,

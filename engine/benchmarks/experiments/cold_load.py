@@ -17,7 +17,8 @@ from harness import Row, spread
 
 from fairlead_engine.model import read_ahead
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 SHAPE = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,

@@ -21,7 +21,8 @@ from harness import Row
 
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.shard import Shard
-from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes
+from fairlead_engine_testing.checkpoints import tensor_shapes
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 SHAPE = {
     "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_key_value_heads": 8,

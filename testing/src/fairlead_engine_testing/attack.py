@@ -32,7 +32,7 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing import hostile_authors
 from fairlead_engine_testing.adapters import write_random_adapter
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.hostile_authors import hostile_author
 from fairlead_engine_testing.hostile_images import hostile_images
 from fairlead_engine_testing.hostile_models import hostile_model
@@ -44,6 +44,7 @@ from fairlead_engine_testing.hostile_requests import (
     hostile_request,
     requests_for_each_grammar,
 )
+from fairlead_engine_testing.tiny_families import FAMILIES
 from fairlead_engine_testing.vision_checkpoints import write_vision_model
 
 _LIFE_SECONDS = 180.0

@@ -1,9 +1,8 @@
 """What each family of models can do, found by doing it: tiny random weights, and transformers as the reference.
 
-`ROWS` has the families, `COLUMNS` what is tried of each. A family that is in `checkpoints.FAMILIES` or
-`encoder_checkpoints.ENCODER_FAMILIES` has its row by that; how its makers' chat template writes calls of tools is a
-line of `WRITES_CALLS`, and one that is written otherwise is an entry of `OTHERS`. A way to do something that is refused
-is noted with what the engine says; one that gives wrong numbers raises AssertionError.
+`ROWS` has the families, `COLUMNS` what is tried of each. A family of `tiny_families` or of
+`encoder_checkpoints.ENCODER_FAMILIES` has its row by that; one that is written otherwise is an entry of `OTHERS`. A way
+to do something that is refused is noted with what the engine says; one that gives wrong numbers raises AssertionError.
 """
 
 import json
@@ -33,43 +32,17 @@ from fairlead_engine.llm import LLM, Completion
 from fairlead_engine.model.loading import read_any_config
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
 from fairlead_engine_testing.adapters import adapted_by_peft, expert_parameters
-from fairlead_engine_testing.checkpoints import FAMILIES, write_guessing_checkpoint, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_guessing_checkpoint, write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, model_type, write_encoder, write_word_pieces
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.gemma_checkpoints import write_seeing_gemma
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.family import TinyFamily
 from fairlead_engine_testing.vision_checkpoints import VISION_KINDS, seeing_class, write_vision_model
 from fairlead_engine_testing.written_templates import GEMMA
 
-WRITES_CALLS: Mapping[str, str] = {
-    "apertus": "apertus",
-    "cohere2": "command",
-    "deepseek_v3": "deepseek_v3",
-    "exaone4": "hermes",
-    "gemma4": "gemma4",
-    "gemma4_moe": "gemma4",
-    "glm4_moe": "glm45",
-    "glm_moe_dsa": "glm45",
-    "gpt_oss": "harmony",
-    "granite": "granite",
-    "lfm2": "lfm2",
-    "lfm2_moe": "lfm2",
-    "lfm3": "lfm2",
-    "llama": "llama3_json",
-    "minimax_m2": "minimax_m2",
-    "mistral": "mistral",
-    "mixtral": "mistral",
-    "nemotron_h": "nemotron",
-    "olmo3": "function_calls",
-    "phi3": "phi4",
-    "qwen2": "hermes",
-    "qwen3": "hermes",
-    "qwen3_moe": "hermes",
-    "seed_oss": "seed_oss",
-    "smollm3": "hermes",
-}
-"""Family → how the chat templates of its models write calls, where they know of tools, of `CALLS`."""
 _SEEING_CALLS: Mapping[str, str] = {"qwen2_5_vl": "hermes", "qwen3_vl": "hermes", "qwen3_vl_moe": "hermes"}
 _EACH = "{% for key, value in call.function.arguments.items() %}"
 _VALUE = "{{ value if value is string else value | tojson }}"
@@ -154,12 +127,12 @@ class Row:
     """What else is like it, as the page says it."""
 
 
-def _decoder(name: str, fields: Callable[..., dict[str, Any]]) -> Row:
+def _decoder(family: TinyFamily) -> Row:
     def write(folder: Path) -> None:
-        write_random_checkpoint(folder, fields())
+        write_random_checkpoint(folder, family())
         write_letters(folder)
 
-    return Row(fields()["architectures"][0], write, WRITES_CALLS.get(name))
+    return Row(family()["architectures"][0], write, family.calls)
 
 
 def _encoder(name: str) -> Row:
@@ -198,7 +171,7 @@ OTHERS: Mapping[str, Row] = {
 }
 """Families whose tiny models are not of `checkpoints`."""
 ROWS: Mapping[str, Row] = {
-    **{name: _decoder(name, fields) for name, fields in FAMILIES.items()},
+    **{name: _decoder(family) for name, family in FAMILIES.items()},
     **OTHERS,
     **{name: _encoder(name) for name in ENCODER_FAMILIES},
 }

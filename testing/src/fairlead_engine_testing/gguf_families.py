@@ -16,30 +16,17 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 Json = dict[str, Any]
 ARCHITECTURES = {
-    "apertus": MODEL_ARCH.APERTUS, "arcee": MODEL_ARCH.ARCEE, "dots1": MODEL_ARCH.DOTS1,
-    "bamba": MODEL_ARCH.GRANITE_HYBRID, "falcon_h1": MODEL_ARCH.FALCON_H1,
-    "gemma4_text": MODEL_ARCH.GEMMA4, "glm_moe_dsa": MODEL_ARCH.GLM_DSA, "phimoe": MODEL_ARCH.PHIMOE,
-    "granitemoehybrid": MODEL_ARCH.GRANITE_HYBRID, "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
-    "qwen3_next": MODEL_ARCH.QWEN3NEXT, "qwen3_5_text": MODEL_ARCH.QWEN35, "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
-    "cohere2": MODEL_ARCH.COHERE2, "deepseek_v2": MODEL_ARCH.DEEPSEEK2, "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
-    "ernie4_5": MODEL_ARCH.ERNIE4_5, "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE, "exaone4": MODEL_ARCH.EXAONE4,
-    "exaone_moe": MODEL_ARCH.EXAONE_MOE,
-    "gemma2": MODEL_ARCH.GEMMA2, "gemma3_text": MODEL_ARCH.GEMMA3, "glm4": MODEL_ARCH.GLM4,
-    "glm4_moe": MODEL_ARCH.GLM4_MOE, "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2, "gpt_oss": MODEL_ARCH.GPT_OSS,
-    "lfm2": MODEL_ARCH.LFM2, "lfm2_moe": MODEL_ARCH.LFM2MOE,
-    "granite": MODEL_ARCH.GRANITE, "granitemoe": MODEL_ARCH.GRANITE_MOE, "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
-    "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE, "llama": MODEL_ARCH.LLAMA, "llama4_text": MODEL_ARCH.LLAMA4,
-    "minimax_m2": MODEL_ARCH.MINIMAXM2, "ministral3": MODEL_ARCH.MISTRAL3, "mistral": MODEL_ARCH.LLAMA,
-    "mixtral": MODEL_ARCH.LLAMA, "olmo2": MODEL_ARCH.OLMO2, "olmo3": MODEL_ARCH.OLMO2, "olmoe": MODEL_ARCH.OLMOE,
-    "phi3": MODEL_ARCH.PHI3, "qwen2": MODEL_ARCH.QWEN2, "qwen2_moe": MODEL_ARCH.QWEN2MOE, "qwen3": MODEL_ARCH.QWEN3,
-    "qwen3_moe": MODEL_ARCH.QWEN3MOE, "seed_oss": MODEL_ARCH.SEED_OSS, "smollm3": MODEL_ARCH.SMOLLM3,
-}  # fmt: skip
+    **{family()["model_type"]: MODEL_ARCH[family.gguf] for family in FAMILIES.values() if family.gguf},
+}
 """By `model_type`."""
 _NEWER = {"cohere2_moe": ("cohere2moe", MODEL_ARCH.GLM4_MOE), "deepseek_v32": ("deepseek32", MODEL_ARCH.GLM_DSA)}
 """Architectures that llama.cpp has and the package does not, and one with the same names of tensors."""
+WRITTEN = tuple(name for name, family in FAMILIES.items() if family.gguf or name in _NEWER)
+"""Families of which llama.cpp has files."""
 _PERMUTED = (
     "llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoehybrid", "bamba",
     "nemotron_h", "arcee",

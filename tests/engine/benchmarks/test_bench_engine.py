@@ -17,8 +17,9 @@ from fairlead_common.wire.messages import StepCost
 from fairlead_common.wire.profiles import Measured
 from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing import FakeRunner
-from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import tensor_shapes, write_random_checkpoint
 from fairlead_engine_testing.profiles import profile_of
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 RATES = {"bytes_per_second": 1e9, "flops_per_second": 1e9}
 FOLDER = Path(__file__).parents[3] / "engine" / "benchmarks"

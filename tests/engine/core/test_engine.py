@@ -14,8 +14,9 @@ from fairlead_engine.host.engine_stream import KVMirror
 from fairlead_engine.types import NO_LOAD, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.checked_steps import run_checked
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.fake_engine import fake_config
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 MODEL = FakeModelConfig(vocab_size=50, max_position_embeddings=64, eos_token_ids=())
 

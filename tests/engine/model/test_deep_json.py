@@ -13,7 +13,8 @@ from fairlead_engine.api.answers.answer_text import AnswerSource, CallArguments,
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.tokenizer_files import check_same_tokens
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 DEEP = "[" * 100_000
 CPU = torch.device("cpu")

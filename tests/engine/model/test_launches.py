@@ -53,15 +53,12 @@ from fairlead_engine.types import Grammar, SamplingParams
 from fairlead_engine.types.batch import NO_SNAPSHOT, Batch, TokenMasks
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import (
-    FAMILIES,
-    llama_fields,
-    qwen3_fields,
-    qwen3_moe_fields,
-    write_random_checkpoint,
-)
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.launches import WAITING, Counted, CPUGraphs, Launches, host_reads
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields, qwen3_fields
+from fairlead_engine_testing.tiny_families.experts import qwen3_moe_fields
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for CUDA where there is one"),

@@ -13,15 +13,11 @@ from safetensors.torch import load_file, save_file
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine_testing.checkpoints import (
-    FAMILIES,
-    deepseek_v3_fields,
-    deepseek_v32_fields,
-    llama_fields,
-    mixtral_fields,
-    tensor_shapes,
-    write_random_checkpoint,
-)
+from fairlead_engine_testing.checkpoints import tensor_shapes, write_random_checkpoint
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields
+from fairlead_engine_testing.tiny_families.experts import mixtral_fields
+from fairlead_engine_testing.tiny_families.latent import deepseek_v3_fields, deepseek_v32_fields
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"

@@ -9,8 +9,9 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.encoders import load_encoder, read_encoder_config
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.encoder_checkpoints import write_encoder
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 CPU = torch.device("cpu")
 SAYS = r"has weights as ONNX alone \({0}\).*name the checkpoint that it was exported from"

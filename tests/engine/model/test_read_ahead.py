@@ -16,7 +16,8 @@ from fairlead_engine.model import loading, read_ahead
 from fairlead_engine.model.loading import load_model, read_config
 from fairlead_engine.model.read_ahead import ReadAhead, Readers
 from fairlead_engine.model.shard import Shard
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 CHUNK = 4096
 

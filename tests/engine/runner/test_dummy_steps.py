@@ -22,11 +22,13 @@ from fairlead_engine.runner.dummy_steps import (
 from fairlead_engine.runner.step_graphs import foreseen_bytes
 from fairlead_engine.types.sequences import NO_TOKEN
 from fairlead_engine_testing import FakeRunner
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_5_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.fake_engine import fake_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families.dense import llama_fields
+from fairlead_engine_testing.tiny_families.recurrent import qwen3_5_fields
 
 
 @given(st.integers(1, 300), st.integers(0, 9000), st.integers(2, 10_000), st.integers(1, 64))

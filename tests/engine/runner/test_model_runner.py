@@ -10,8 +10,9 @@ from fairlead_engine.runner import ModelRunner
 from fairlead_engine.types import SamplingParams
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import SampledToken, ScheduledSequence, Sequence
-from fairlead_engine_testing.checkpoints import qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families.dense import qwen3_fields
 
 
 @pytest.fixture(scope="module")

@@ -20,20 +20,19 @@ from fairlead_engine.runner.step_graphs import GraphRecorder, decode_sizes, toke
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import (
-    FAMILIES,
-    deepseek_v3_fields,
-    gpt_oss_fields,
-    llama_fields,
-    mixtral_fields,
-    qwen2_moe_fields,
-    qwen3_fields,
-    qwen3_moe_fields,
-    write_random_checkpoint,
-)
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.devices import HAS_CUDA, on_each_device
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.tiny_families.dense import llama_fields, qwen3_fields
+from fairlead_engine_testing.tiny_families.experts import (
+    gpt_oss_fields,
+    mixtral_fields,
+    qwen2_moe_fields,
+    qwen3_moe_fields,
+)
+from fairlead_engine_testing.tiny_families.latent import deepseek_v3_fields
 
 pytestmark = pytest.mark.matrix
 

@@ -28,43 +28,49 @@ from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParam
 from fairlead_engine.types.batch import Batch
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import (
-    apertus_fields,
-    bamba_fields,
-    deepseek_v2_fields,
-    deepseek_v3_fields,
-    deepseek_v32_fields,
-    falcon_h1_fields,
-    gemma2_fields,
-    gemma3_fields,
-    gemma4_fields,
-    gemma4_moe_fields,
-    glm_moe_dsa_fields,
-    gpt_oss_fields,
-    granite_hybrid_fields,
-    lfm2_moe_fields,
-    lfm3_fields,
-    llama4_fields,
-    llama_fields,
-    mixtral_fields,
-    nemotron_h_fields,
-    olmo2_fields,
-    phi3_fields,
-    qwen2_fields,
-    qwen2_moe_fields,
-    qwen3_5_fields,
-    qwen3_5_moe_fields,
-    qwen3_fields,
-    qwen3_moe_fields,
-    qwen3_next_fields,
-    write_random_checkpoint,
-)
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8, write_gptq
+from fairlead_engine_testing.tiny_families.dense import (
+    apertus_fields,
+    gemma2_fields,
+    gemma3_fields,
+    gemma4_fields,
+    llama_fields,
+    olmo2_fields,
+    phi3_fields,
+    qwen2_fields,
+    qwen3_fields,
+)
+from fairlead_engine_testing.tiny_families.experts import (
+    gemma4_moe_fields,
+    gpt_oss_fields,
+    llama4_fields,
+    mixtral_fields,
+    qwen2_moe_fields,
+    qwen3_moe_fields,
+)
+from fairlead_engine_testing.tiny_families.latent import (
+    deepseek_v2_fields,
+    deepseek_v3_fields,
+    deepseek_v32_fields,
+    glm_moe_dsa_fields,
+)
+from fairlead_engine_testing.tiny_families.recurrent import (
+    bamba_fields,
+    falcon_h1_fields,
+    granite_hybrid_fields,
+    lfm2_moe_fields,
+    lfm3_fields,
+    nemotron_h_fields,
+    qwen3_5_fields,
+    qwen3_5_moe_fields,
+    qwen3_next_fields,
+)
 
 pytestmark = pytest.mark.matrix
 

@@ -76,7 +76,8 @@ def tokenizer() -> PromptTokenizer:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory, tokenizer: PromptTokenizer) -> Path:
     """The folder of a tiny Llama with random weights that answers with random text and rarely stops by itself."""
-    from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+    from fairlead_engine_testing.checkpoints import write_random_checkpoint
+    from fairlead_engine_testing.tiny_families.dense import llama_fields
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     fields = llama_fields(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.token_id("<|end|>"))

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead_engine_testing.checkpoints import glm4_moe_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families.experts import glm4_moe_fields
 
 SIZES = ("--max-model-len", "128", "--kv-cache-memory", "4Mi", "--block-size", "4")
 

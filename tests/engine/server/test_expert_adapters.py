@@ -10,7 +10,8 @@ import pytest
 
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine_testing.adapters import write_random_adapter
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 pytestmark = pytest.mark.slow
 TARGETS = ("w1", "w2", "w3", "gate", "q_proj")

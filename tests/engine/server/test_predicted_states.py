@@ -14,7 +14,7 @@ import pytest
 
 from fairlead.routing.replica import Replica
 from fairlead_engine_testing.attack import Engine, write_spoken_model
-from fairlead_engine_testing.checkpoints import FAMILIES
+from fairlead_engine_testing.tiny_families import FAMILIES
 from fairlead_testing.gateways import make_pool, running_gateway
 
 NUM_ENGINES, NUM_TALKS, NUM_TURNS = 2, 25, 8

@@ -23,10 +23,11 @@ from fairlead_engine.sources.downloader import DownloadOrders, download, free_by
 from fairlead_engine.sources.models_folder import ModelsFolder, read_manifest
 from fairlead_engine.sources.remote import DownloadError
 from fairlead_engine.sources.reporting import Reporter
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.gguf_files import write_gguf
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 SOURCE = "hf://acme/cutter"
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]

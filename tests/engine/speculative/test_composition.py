@@ -10,9 +10,10 @@ from fairlead_engine.types import EngineRequest, Grammar
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checked_steps import tokens_of
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 pytestmark = pytest.mark.matrix
 

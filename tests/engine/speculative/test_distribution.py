@@ -12,10 +12,11 @@ from safetensors.torch import save_file
 from fairlead_engine.core.engine import Engine
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import tokens_of
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.greedy_answers import small_config
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 pytestmark = pytest.mark.matrix
 

@@ -23,9 +23,10 @@ from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.types import EngineLoad, EngineRequest, Grammar, Injectable, ThinkingBudget
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered, run_checked
-from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families.dense import gemma3_fields, llama_fields, qwen3_fields
 
 pytestmark = pytest.mark.matrix
 

@@ -21,7 +21,7 @@ from fairlead_engine.runner import model_part
 from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import (
     HEAD_DIM,
     NUM_HEADS,
@@ -33,6 +33,7 @@ from fairlead_engine_testing.eagle_heads import (
 from fairlead_engine_testing.greedy_answers import small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.tiny_families.dense import gemma3_fields, llama_fields
 from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
 
 pytestmark = pytest.mark.matrix

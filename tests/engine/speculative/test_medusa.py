@@ -12,8 +12,9 @@ from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.runner.medusa_heads import MedusaHeads
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import run_checked
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import small_engine
+from fairlead_engine_testing.tiny_families.dense import llama_fields
 
 pytestmark = pytest.mark.matrix
 

@@ -32,20 +32,14 @@ from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checked_steps import tokens_of
-from fairlead_engine_testing.checkpoints import (
-    deepseek_v3_fields,
-    ernie4_5_moe_fields,
-    glm4_moe_fields,
-    glm4_moe_lite_fields,
-    llama_fields,
-    qwen3_5_fields,
-    qwen3_5_moe_fields,
-    qwen3_next_fields,
-    write_random_checkpoint,
-)
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
+from fairlead_engine_testing.tiny_families.dense import llama_fields
+from fairlead_engine_testing.tiny_families.experts import ernie4_5_moe_fields, glm4_moe_fields
+from fairlead_engine_testing.tiny_families.latent import deepseek_v3_fields, glm4_moe_lite_fields
+from fairlead_engine_testing.tiny_families.recurrent import qwen3_5_fields, qwen3_5_moe_fields, qwen3_next_fields
 from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
 
 pytestmark = pytest.mark.matrix

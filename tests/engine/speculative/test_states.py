@@ -14,9 +14,10 @@ from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine.types.sequences import Sequence
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families import FAMILIES
 
 pytestmark = pytest.mark.matrix
 

@@ -17,19 +17,14 @@ from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checked_steps import answered
-from fairlead_engine_testing.checkpoints import (
-    deepseek_v3_fields,
-    deepseek_v32_fields,
-    gemma3_fields,
-    gpt_oss_fields,
-    llama4_fields,
-    llama_fields,
-    write_random_checkpoint,
-)
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.tiny_families.dense import gemma3_fields, llama_fields
+from fairlead_engine_testing.tiny_families.experts import gpt_oss_fields, llama4_fields
+from fairlead_engine_testing.tiny_families.latent import deepseek_v3_fields, deepseek_v32_fields
 
 pytestmark = pytest.mark.matrix
 

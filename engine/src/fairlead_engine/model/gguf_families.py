@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fairlead_common.models.families.registry import ARCHITECTURES
 from fairlead_common.models.gguf_file import GgufFile
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.gguf_blocks import FLOATS
@@ -731,9 +732,7 @@ FAMILIES: dict[str, GgufFamily] = {
         _llama4,
     ),
     "lfm2": _LFM2,
-    "lfm2moe": replace(_LFM2, architecture="Lfm2MoeForCausalLM"),
     "minimax-m2": GgufFamily("MiniMaxM2ForCausalLM", _LOCAL_EXPERTS, _MIXTRAL_NAMES, _minimax_m2),
-    "mistral3": replace(_LLAMA, architecture="Ministral3ForCausalLM"),
     "nemotron_h": _NEMOTRON_H,
     "nemotron_h_moe": _NEMOTRON_H,
     "olmo2": replace(_OLMO3, architecture="Olmo2ForCausalLM"),
@@ -762,7 +761,12 @@ FAMILIES: dict[str, GgufFamily] = {
         _SECOND_NORM,
         lambda values: {"attention_out_bias": values.has_bias("blk.0.attn_output")},
     ),
-    "smollm3": replace(_LLAMA, architecture="SmolLM3ForCausalLM"),
+}
+_BY_ARCHITECTURE = {family.architecture: family for family in FAMILIES.values()}
+FAMILIES |= {
+    each.gguf: replace(_BY_ARCHITECTURE[each.built_as], architecture=each.architecture)
+    for each in ARCHITECTURES.values()
+    if each.gguf and each.built_as
 }
 """By `general.architecture`."""
 

@@ -27,7 +27,7 @@ from fairlead_engine.model.checkpoint import Checkpoint, lacks_projection
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
-from fairlead_engine.model.families import BUILDERS
+from fairlead_engine.model.families import build_decoder
 from fairlead_engine.model.gguf_checkpoint import GgufCheckpoint
 from fairlead_engine.model.gguf_fields import config_fields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
@@ -114,7 +114,7 @@ def load_model(
     ):
         if config.is_text_part or config.vision:  # whether it is tied is said of the whole, by some files wrongly
             config = replace(config, tie_word_embeddings=not checkpoint.has("lm_head.weight"))
-        return BUILDERS[generating(config.architecture)](
+        return build_decoder(
             Weights(checkpoint, config, source, shard, watch, slots, head_format, guesses=guesses), config
         )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from fairlead_common.models.families.dense import attention_bias, paired
 from fairlead_common.models.families.experts import RoutedExpertsConfig, expert_counts, from_zero, named_dense
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import check_kinds
@@ -79,3 +80,8 @@ def _unturned(fields: JsonFields, windows: tuple[int, ...], dense: frozenset[int
     turned = dense if fields.positive_int("prefix_dense_sliding_window_pattern", 1) == 1 else frozenset()
     unturned = frozenset(index for index, window in enumerate(windows) if not window) - turned
     return {"unturned": unturned, "local_rope": UNTURNED} if unturned else {}
+
+
+FAMILIES = (
+    Family("Cohere2MoeForCausalLM", "cohere2_moe", parse_cohere2_moe, "Cohere 2 with sparse experts, unquantised"),
+)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from fairlead_common.models.families.experts import RoutedExpertsConfig, from_zero, named_dense
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import no_windows, parse_shape
@@ -272,3 +273,42 @@ def _check_experts(fields: JsonFields, config: DeepseekConfig) -> None:
     available = num_experts // num_groups * config.num_chosen_groups
     if config.num_experts_per_token > available:
         raise fields.invalid("num_experts_per_tok", f"must be at most {available}, the experts of topk_group groups")
+
+
+FAMILIES = (
+    Family(
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
+        parse_deepseek_v2,
+        "DeepSeek-V2, V2.5 and their Lite and Coder models: latent attention, sparse experts",
+        built_as="DeepseekV3ForCausalLM",
+    ),
+    Family(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        parse_deepseek_v3,
+        "DeepSeek-V3, V3.1 and R1, Kimi-K2, and what is built like them: the same; [multi-token prediction][mtp]",
+    ),
+    Family(
+        "DeepseekV32ForCausalLM",
+        "deepseek_v32",
+        parse_deepseek_v32,
+        "DeepSeek-V3.2 and V3.2-Exp, as they are stored (FP8) or in floats: the same with an [indexer]",
+        built_as="DeepseekV3ForCausalLM",
+    ),
+    Family(
+        "Glm4MoeLiteForCausalLM",
+        "glm4_moe_lite",
+        parse_glm4_moe_lite,
+        "GLM-4.7-Flash: latent attention, sparse experts; [multi-token prediction][mtp]",
+        built_as="DeepseekV3ForCausalLM",
+    ),
+    Family(
+        "GlmMoeDsaForCausalLM",
+        "glm_moe_dsa",
+        parse_glm_moe_dsa,
+        "GLM-5 and 5.2: latent attention with an [indexer], sparse experts; the layer for multi-token prediction "
+        "is left out",
+        built_as="DeepseekV3ForCausalLM",
+    ),
+)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import (
@@ -240,14 +241,14 @@ def parse_gemma3_layers(fields: JsonFields) -> ModelConfig:
     """Whichever way tokens look. Older files name the base of layers with a window beside the main base, newer files
     have a section for each kind of layer."""
     shape = _gemma_shape(fields, every=fields.positive_int("sliding_window_pattern", 6), caps=(0.0, 0.0))
-    local = _sliding_rope(fields, _GEMMA3_LOCAL_BASE)
+    local = sliding_rope(fields, _GEMMA3_LOCAL_BASE)
     if local is None:
         local = RopeConfig(theta=fields.positive_number("rope_local_base_freq", _GEMMA3_LOCAL_BASE))
     rope = parse_rope(fields, _GEMMA3_BASE, "full_attention")
     return replace(ModelConfig(**shape, query_norm=QueryNorm.HEADS), rope=rope, local_rope=local)
 
 
-def _sliding_rope(fields: JsonFields, default_theta: float) -> RopeConfig | None:
+def sliding_rope(fields: JsonFields, default_theta: float) -> RopeConfig | None:
     """The base of layers with a window, in files with a section for each kind of layer; None = no sections."""
     newer = fields.section("rope_parameters")
     if newer is None or newer.section("sliding_attention") is None:
@@ -268,7 +269,7 @@ def parse_olmo3(fields: JsonFields) -> ModelConfig:
     windows = partial(windows_alternating, default=4096, every=4)
     shape = parse_shape(fields, rms_norm_eps=1e-5, rope_theta=_OLMO3_BASE, windows=windows)
     config, rope = _olmo(fields, shape), parse_rope(fields, _OLMO3_BASE, "full_attention")
-    return replace(config, rope=rope, local_rope=_sliding_rope(fields, _OLMO3_BASE) or RopeConfig(theta=rope.theta))
+    return replace(config, rope=rope, local_rope=sliding_rope(fields, _OLMO3_BASE) or RopeConfig(theta=rope.theta))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,3 +302,72 @@ def parse_apertus(fields: JsonFields) -> ApertusConfig:
         fields = fields.with_changes({"rope_parameters": _APERTUS_ROPE})
     shape = parse_shape(fields, rms_norm_eps=1e-5, rope_theta=_APERTUS_BASE, activation="xielu")
     return ApertusConfig(**shape, **attention_bias(fields, False), query_norm=QueryNorm.HEADS)
+
+
+FAMILIES = (
+    Family("ApertusForCausalLM", "apertus", parse_apertus, "Apertus 8B and 70B"),
+    Family("ArceeForCausalLM", "arcee", parse_arcee, "AFM 4.5B, unquantised or in GGUF"),
+    Family("Cohere2ForCausalLM", "cohere2", parse_cohere2, "Command A, Command R7B, unquantised or in GGUF"),
+    Family(
+        "Ernie4_5ForCausalLM",
+        "ernie4_5",
+        parse_ernie4_5,
+        "ERNIE 4.5, dense (0.3B), unquantised or in GGUF",
+        built_as="LlamaForCausalLM",
+    ),
+    Family(
+        "Exaone4ForCausalLM",
+        "exaone4",
+        parse_exaone4,
+        "EXAONE 4.0: layers that see all have no positions",
+        built_as="Olmo2ForCausalLM",
+    ),
+    Family("Gemma2ForCausalLM", "gemma2", parse_gemma2, "Gemma 2"),
+    Family(
+        "Gemma3ForCausalLM",
+        "gemma3_text",
+        parse_gemma3,
+        "Gemma 3, the text models (270M, 1B), and what is built like them",
+        built_as="Gemma2ForCausalLM",
+    ),
+    Family("Glm4ForCausalLM", "glm4", parse_glm4, "GLM-4 0414 and GLM-Z1, dense, unquantised or in GGUF"),
+    Family("GraniteForCausalLM", "granite", parse_granite, "Granite 3, dense", built_as="LlamaForCausalLM"),
+    Family("LlamaForCausalLM", "llama", parse_llama, "Llama 2, 3, 3.1, 3.2 (text), 3.3, and what is built like them"),
+    Family(
+        "Ministral3ForCausalLM",
+        "ministral3",
+        parse_ministral3,
+        "Ministral 3 (3B, 8B, 14B)",
+        built_as="LlamaForCausalLM",
+        gguf="mistral3",
+    ),
+    Family(
+        "MistralForCausalLM",
+        "mistral",
+        parse_mistral,
+        "Mistral 7B, Nemo, Small (text), and what is built like them",
+        built_as="LlamaForCausalLM",
+    ),
+    Family("Olmo2ForCausalLM", "olmo2", parse_olmo2, "OLMo 2"),
+    Family("Olmo3ForCausalLM", "olmo3", parse_olmo3, "OLMo 3", built_as="Olmo2ForCausalLM"),
+    Family(
+        "Phi3ForCausalLM", "phi3", parse_phi3, "Phi-3, Phi-3.5 and Phi-4, their mini models and 128k contexts included"
+    ),
+    Family(
+        "Qwen2ForCausalLM",
+        "qwen2",
+        parse_qwen2,
+        "Qwen2, Qwen2.5, and distillations into them",
+        built_as="LlamaForCausalLM",
+    ),
+    Family("Qwen3ForCausalLM", "qwen3", parse_qwen3, "Qwen3, dense", built_as="LlamaForCausalLM"),
+    Family("SeedOssForCausalLM", "seed_oss", parse_seed_oss, "Seed-OSS 36B", built_as="LlamaForCausalLM"),
+    Family(
+        "SmolLM3ForCausalLM",
+        "smollm3",
+        parse_smollm3,
+        "SmolLM3: every fourth layer has no positions",
+        built_as="LlamaForCausalLM",
+        gguf="smollm3",
+    ),
+)

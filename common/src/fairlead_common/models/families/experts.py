@@ -13,6 +13,7 @@ from fairlead_common.models.families.dense import (
     windows_or_none,
     with_factors,
 )
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import (
@@ -440,3 +441,64 @@ def named_dense(fields: JsonFields, default: frozenset[int]) -> frozenset[int]:
     if kinds and len(kinds) != num_layers:
         raise fields.invalid("mlp_layer_types", f"must name as many as num_hidden_layers ({num_layers})")
     return frozenset(index for index, kind in enumerate(kinds) if kind == "dense") if kinds else default
+
+
+FAMILIES = (
+    Family("Dots1ForCausalLM", "dots1", parse_dots1, "dots.llm1: sparse experts"),
+    Family(
+        "Ernie4_5_MoeForCausalLM",
+        "ernie4_5_moe",
+        parse_ernie4_5_moe,
+        "ERNIE 4.5 21B-A3B and 300B-A47B, unquantised or in GGUF: sparse experts; layers for multi-token "
+        "prediction are left out",
+    ),
+    Family(
+        "ExaoneMoeForCausalLM",
+        "exaone_moe",
+        parse_exaone_moe,
+        "K-EXAONE: the same with sparse experts; the layer for multi-token prediction is left out",
+    ),
+    Family(
+        "Glm4MoeForCausalLM",
+        "glm4_moe",
+        parse_glm4_moe,
+        "GLM-4.5, 4.6, 4.7 and their Air models: sparse experts; [multi-token prediction][mtp]",
+    ),
+    Family(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        parse_gpt_oss,
+        "gpt-oss-20b and 120b, as they are stored (MXFP4) or in floats: sparse experts",
+    ),
+    Family("GraniteMoeForCausalLM", "granitemoe", parse_granite_moe, "Granite 3 1B-A400M and 3B-A800M: sparse experts"),
+    Family("MiniMaxM2ForCausalLM", "minimax_m2", parse_minimax_m2, "MiniMax-M2: sparse experts"),
+    Family("MixtralForCausalLM", "mixtral", parse_mixtral, "Mixtral 8x7B and 8x22B: sparse experts"),
+    Family("OlmoeForCausalLM", "olmoe", parse_olmoe, "OLMoE: sparse experts", built_as="Qwen2MoeForCausalLM"),
+    Family(
+        "PhimoeForCausalLM",
+        "phimoe",
+        parse_phimoe,
+        "Phi-3.5-MoE: sparse experts, weighted apart",
+        built_as="MixtralForCausalLM",
+    ),
+    Family(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        parse_qwen2_moe,
+        "Qwen1.5-MoE, Qwen2-57B-A14B: sparse experts beside one that every token takes",
+    ),
+    Family(
+        "Qwen3MoeForCausalLM",
+        "qwen3_moe",
+        parse_qwen3_moe,
+        "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder: sparse experts",
+        built_as="Qwen2MoeForCausalLM",
+    ),
+    Family(
+        "SolarOpenForCausalLM",
+        "solar_open",
+        parse_solar_open,
+        "Solar Open: sparse experts",
+        built_as="Dots1ForCausalLM",
+    ),
+)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from fairlead_common.models.families.dense import parse_gemma3
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.models.siglip_config import parse_siglip
@@ -26,3 +27,13 @@ def parse_gemma3_seeing(fields: JsonFields) -> ModelConfig:
         if token_id >= config.vocab_size:
             raise fields.invalid(name, f"must be below vocab_size ({config.vocab_size})")
     return replace(config, vision=vision)
+
+
+FAMILIES = (
+    Family(
+        "Gemma3ForConditionalGeneration",
+        "gemma3",
+        parse_gemma3_seeing,
+        "Gemma 3 from 4B on: chats with [images]",
+    ),
+)

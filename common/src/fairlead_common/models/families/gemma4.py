@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlead_common.models.families.dense import attention_bias, soft_cap
 from fairlead_common.models.families.experts import from_zero
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import KvShape, ModelConfig, QueryNorm, parse_shape, windows_alternating
@@ -219,3 +220,14 @@ def _experts(fields: JsonFields) -> dict[str, Any]:
         raise fields.invalid("top_k_experts", f"must be at most num_experts ({num})")
     size = fields.positive_int("moe_intermediate_size")
     return {"num_experts": num, "num_experts_per_token": chosen, "expert_size": size}
+
+
+FAMILIES = (
+    Family(
+        "Gemma4ForCausalLM",
+        "gemma4_text",
+        parse_gemma4,
+        "Gemma 4, all sizes, by their text part: layers that share keys and values or have inputs of their own "
+        "(E2B, E4B), sparse experts (26B-A4B)",
+    ),
+)

@@ -12,6 +12,7 @@ from fairlead_common.models.families.experts import (
     from_zero,
     named_dense,
 )
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import MOST, JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import ModelConfig, QueryNorm, parse_shape
@@ -84,3 +85,26 @@ def _shape(fields: JsonFields) -> dict[str, Any]:
         stretch: float = alpha ** (turned / (turned - 2)) if turned > 2 else 1.0
         shape["rope"] = replace(rope, theta=rope.theta * stretch)
     return {**shape, **attention_bias(fields, False), "query_norm": QueryNorm.TURNED_HEADS}
+
+
+FAMILIES = (
+    Family(
+        "HunYuanDenseV1ForCausalLM",
+        "hunyuan_v1_dense",
+        parse_hunyuan_dense,
+        "Hunyuan, dense (0.5B to 7B)",
+        built_as="LlamaForCausalLM",
+    ),
+    Family(
+        "HunYuanMoEV1ForCausalLM",
+        "hunyuan_v1_moe",
+        parse_hunyuan_moe,
+        "Hunyuan-A13B: sparse experts beside one that every token takes",
+    ),
+    Family(
+        "HYV3ForCausalLM",
+        "hy_v3",
+        parse_hunyuan_3,
+        "Hy3: sparse experts; the layer for multi-token prediction is left out",
+    ),
+)

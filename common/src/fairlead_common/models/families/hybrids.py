@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from fairlead_common.models.families.dense import attention_bias
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.families.recurrent import mamba_state, whole_contexts
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig, StateNorm, parse_shape
@@ -93,3 +94,19 @@ def _factors(fields: JsonFields, name: str, number: int) -> tuple[float, ...]:
     if len(found) != number:
         raise fields.invalid(name, f"must have {number} numbers")
     return found
+
+
+FAMILIES = (
+    Family(
+        "BambaForCausalLM",
+        "bamba",
+        parse_bamba,
+        "Bamba 9B: layers that keep a [state]",
+    ),
+    Family(
+        "FalconH1ForCausalLM",
+        "falcon_h1",
+        parse_falcon_h1,
+        "Falcon-H1 (0.5B to 34B): all layers attend and keep a [state] side by side",
+    ),
+)

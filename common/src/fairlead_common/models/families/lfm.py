@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead_common.models.families.dense import attention_bias
 from fairlead_common.models.families.experts import RoutedExpertsConfig, expert_counts, from_zero
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.families.hybrids import HybridConfig
 from fairlead_common.models.families.recurrent import recurrent_layers, whole_contexts
 from fairlead_common.models.json_fields import JsonFields
@@ -132,3 +133,24 @@ def _inner_size(fields: JsonFields) -> int:
     inner = int(fields.positive_number("block_ffn_dim_multiplier", 1.0) * inner)
     multiple = fields.positive_int("block_multiple_of", 256)
     return max(1, -(-inner // multiple)) * multiple
+
+
+FAMILIES = (
+    Family(
+        "Lfm2ForCausalLM",
+        "lfm2",
+        parse_lfm2,
+        "LFM2 (350M to 2.6B): layers that keep a [state], of a few KiB",
+    ),
+    Family(
+        "Lfm2MoeForCausalLM",
+        "lfm2_moe",
+        parse_lfm2_moe,
+        "LFM2 8B-A1B and 24B-A2B: the same with sparse experts",
+        built_as="Lfm2ForCausalLM",
+        gguf="lfm2moe",
+    ),
+    Family(
+        "Lfm3ForCausalLM", "lfm3", parse_lfm3, "LFM3: the same layers beside attention with windows and gated heads"
+    ),
+)

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead_common.models.families.dense import attention_bias, paired, unturned_layers
 from fairlead_common.models.families.experts import RoutedExpertsConfig, expert_counts
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import QueryGrowth, QueryNorm, check_kinds
@@ -70,3 +71,13 @@ def _dense_layers(fields: JsonFields) -> frozenset[int]:
     if fields.has("moe_layers"):
         routed = fields.whole_numbers("moe_layers")
     return frozenset(range(num_layers)) - {*routed}
+
+
+FAMILIES = (
+    Family(
+        "Llama4ForCausalLM",
+        "llama4_text",
+        parse_llama4,
+        "Llama 4 Scout and Maverick, unquantised or in GGUF: sparse experts, attention in chunks",
+    ),
+)

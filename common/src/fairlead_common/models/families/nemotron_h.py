@@ -4,6 +4,7 @@ gates, or experts without gates."""
 from dataclasses import dataclass
 
 from fairlead_common.models.families.experts import RoutedExpertsConfig, check_groups, expert_counts
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.families.recurrent import whole_contexts
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
@@ -143,3 +144,14 @@ def _state(fields: JsonFields, norm_eps: float) -> StateShape:
         input_bias=has_bias, output_bias=has_bias,
         least_step=fields.positive_number("mamba_dt_min", fields.positive_number("time_step_min", 0.001)),
     )  # fmt: skip
+
+
+FAMILIES = (
+    Family(
+        "NemotronHForCausalLM",
+        "nemotron_h",
+        parse_nemotron_h,
+        "Nemotron-H, Nemotron Nano 2 and Nemotron 3: layers that keep a [state], sparse experts; layers for "
+        "multi-token prediction are left out",
+    ),
+)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairlead_common.models.families.dense import Config, parse_qwen3
 from fairlead_common.models.families.experts import QwenExpertsConfig, parse_qwen3_moe
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.families.recurrent import parse_qwen3_5, parse_qwen3_5_moe
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig, parse_shape, windows_by_layer
@@ -161,3 +162,38 @@ def _with_sections(text: JsonFields, config: ModelConfig, default: list[int]) ->
             "mrope_section", f"must be three numbers that add up to {pairs}, the pairs of a head that are turned"
         )
     return replace(config.rope, sections=sections)
+
+
+FAMILIES = (
+    Family(
+        "Qwen2_5_VLForConditionalGeneration",
+        "qwen2_5_vl",
+        parse_qwen2_5_vl,
+        "Qwen2.5-VL: chats with [images]; videos are refused",
+    ),
+    Family(
+        "Qwen3VLForConditionalGeneration",
+        "qwen3_vl",
+        parse_qwen3_vl,
+        "Qwen3-VL, dense: chats with [images]; videos are refused",
+    ),
+    Family(
+        "Qwen3VLMoeForConditionalGeneration",
+        "qwen3_vl_moe",
+        parse_qwen3_vl_moe,
+        "Qwen3-VL with sparse experts, likewise",
+    ),
+    Family(
+        "Qwen3_5ForConditionalGeneration",
+        "qwen3_5",
+        parse_qwen3_5_vl,
+        "Qwen3.5, dense, as published: chats with [images], too",
+    ),
+    Family(
+        "Qwen3_5MoeForConditionalGeneration",
+        "qwen3_5_moe",
+        parse_qwen3_5_vl_moe,
+        "Qwen3.5 with sparse experts, likewise",
+        built_as="Qwen3_5ForConditionalGeneration",
+    ),
+)

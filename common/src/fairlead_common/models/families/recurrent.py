@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead_common.models.families.dense import QWEN3_HEAD_DIM, attention_bias, with_factors
 from fairlead_common.models.families.experts import ExpertsConfig, QwenExpertsConfig, from_zero, qwen_experts
+from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import ModelConfig, QueryNorm, StateShape, parse_shape
@@ -160,3 +161,33 @@ def parse_granite_hybrid(fields: JsonFields) -> GraniteHybridConfig:
     )  # fmt: skip
     turned = fields.text("position_embedding_type") == "rope"
     return with_factors(fields, config if turned else replace(config, rope=UNTURNED))
+
+
+FAMILIES = (
+    Family(
+        "GraniteMoeHybridForCausalLM",
+        "granitemoehybrid",
+        parse_granite_hybrid,
+        "Granite 4, dense and with sparse experts: layers that keep a [state]",
+    ),
+    Family(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        parse_qwen3_next,
+        "Qwen3-Next: sparse experts, and layers that keep a [state]",
+    ),
+    Family(
+        "Qwen3_5ForCausalLM",
+        "qwen3_5_text",
+        parse_qwen3_5,
+        "Qwen3.5 (text), dense: layers that keep a [state]",
+        built_as="Qwen3NextForCausalLM",
+    ),
+    Family(
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5_moe_text",
+        parse_qwen3_5_moe,
+        "Qwen3.5 (text) with sparse experts, and the same layers",
+        built_as="Qwen3NextForCausalLM",
+    ),
+)

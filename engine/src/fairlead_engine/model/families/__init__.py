@@ -1,4 +1,4 @@
-"""The construction of each family of models from a checkpoint's tensors, by the names in `ARCHITECTURES`.
+"""The construction of decoders from a checkpoint's tensors, by the names in `ARCHITECTURES`.
 
 One file for each kind of family, with its differences from the shared layers.
 """
@@ -6,6 +6,8 @@ One file for each kind of family, with its differences from the shared layers.
 from collections.abc import Callable
 from typing import Any
 
+from fairlead_common.models.families.registry import ARCHITECTURES, generating
+from fairlead_common.models.model_config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families import (
     deepseek,
@@ -29,59 +31,41 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "BambaForCausalLM": hybrids.build_bamba,
     "Cohere2ForCausalLM": dense.build_cohere2,
     "Cohere2MoeForCausalLM": experts.build_cohere2,
-    "DeepseekV2ForCausalLM": deepseek.build,
     "DeepseekV3ForCausalLM": deepseek.build,
-    "DeepseekV32ForCausalLM": deepseek.build,
     "Dots1ForCausalLM": experts.build_routed,
-    "Ernie4_5ForCausalLM": dense.build,
     "Ernie4_5_MoeForCausalLM": experts.build_ernie4_5,
-    "Exaone4ForCausalLM": dense.build_olmo,
     "ExaoneMoeForCausalLM": experts.build_exaone_moe,
     "FalconH1ForCausalLM": hybrids.build_falcon_h1,
     "Gemma2ForCausalLM": dense.build_gemma,
-    "Gemma3ForCausalLM": dense.build_gemma,
     "Gemma3ForConditionalGeneration": gemma3.build,
     "Gemma4ForCausalLM": gemma4.build,
     "Glm4ForCausalLM": dense.build_glm4,
     "Glm4MoeForCausalLM": deepseek.build_glm4_moe,
-    "Glm4MoeLiteForCausalLM": deepseek.build,
-    "GlmMoeDsaForCausalLM": deepseek.build,
     "GptOssForCausalLM": experts.build_gpt_oss,
-    "GraniteForCausalLM": dense.build,
     "GraniteMoeHybridForCausalLM": recurrent.build_granite_hybrid,
     "GraniteMoeForCausalLM": experts.build_granite,
-    "HunYuanDenseV1ForCausalLM": dense.build,
     "HunYuanMoEV1ForCausalLM": experts.build_hunyuan,
     "HYV3ForCausalLM": experts.build_hunyuan_3,
     "Lfm2ForCausalLM": lfm.build_lfm2,
-    "Lfm2MoeForCausalLM": lfm.build_lfm2,
     "Lfm3ForCausalLM": lfm.build_lfm3,
     "Llama4ForCausalLM": llama4.build,
     "LlamaForCausalLM": dense.build,
     "MiniMaxM2ForCausalLM": experts.build_minimax_m2,
-    "Ministral3ForCausalLM": dense.build,
-    "MistralForCausalLM": dense.build,
     "MixtralForCausalLM": experts.build_mixtral,
     "NemotronHForCausalLM": nemotron_h.build_nemotron_h,
     "Olmo2ForCausalLM": dense.build_olmo,
-    "Olmo3ForCausalLM": dense.build_olmo,
-    "OlmoeForCausalLM": experts.build_qwen,
     "Phi3ForCausalLM": dense.build_phi3,
-    "PhimoeForCausalLM": experts.build_mixtral,
-    "Qwen2ForCausalLM": dense.build,
     "Qwen2_5_VLForConditionalGeneration": qwen2_5_vl.build,
     "Qwen2MoeForCausalLM": experts.build_qwen,
-    "Qwen3ForCausalLM": dense.build,
-    "Qwen3MoeForCausalLM": experts.build_qwen,
     "Qwen3NextForCausalLM": recurrent.build_qwen,
     "Qwen3VLForConditionalGeneration": qwen3_vl.build,
     "Qwen3VLMoeForConditionalGeneration": qwen3_vl.build_experts,
-    "Qwen3_5ForCausalLM": recurrent.build_qwen,
-    "Qwen3_5MoeForCausalLM": recurrent.build_qwen,
     "Qwen3_5ForConditionalGeneration": qwen3_vl.build_recurrent,
-    "Qwen3_5MoeForConditionalGeneration": qwen3_vl.build_recurrent,
-    "SeedOssForCausalLM": dense.build,
-    "SmolLM3ForCausalLM": dense.build,
-    "SolarOpenForCausalLM": experts.build_routed,
 }
-"""Each raises ModelLoadError, naming the tensor that does not fit."""
+"""Each raises ModelLoadError, naming the tensor that does not fit; of other families `built_as` says how."""
+
+
+def build_decoder(weights: Weights, config: ModelConfig) -> Decoder:
+    """Raises ModelLoadError, naming the tensor that does not fit."""
+    name = generating(config.architecture)
+    return BUILDERS[ARCHITECTURES[name].built_as or name](weights, config)
