@@ -143,7 +143,63 @@ def gemma4_fields(**changes: Any) -> dict[str, Any]:
     return {**fields, **changes}
 
 
+def cwm_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny CWM, with changes; its first layer sees all."""
+    own = {"head_dim": 24, "sliding_window": 20, "layer_types": ["full_attention", "sliding_attention"]}
+    return {**tiny_fields("CwmForCausalLM", "cwm"), **own, **changes}
+
+
+def helium_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Helium, with changes; its heads are turned by adjacent pairs."""
+    return {**tiny_fields("HeliumForCausalLM", "helium"), "head_dim": 16, **changes}
+
+
+def iquestcoder_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny IQuest-Coder, with changes."""
+    return {**tiny_fields("IQuestCoderForCausalLM", "iquestcoder"), "head_dim": 24, **changes}
+
+
+def ministral_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Ministral of 2024, with changes; one of its layers sees its whole context."""
+    own = {"head_dim": 16, "sliding_window": 20, "layer_types": ["full_attention", "sliding_attention"]}
+    return {**tiny_fields("MinistralForCausalLM", "ministral"), **own, **changes}
+
+
 FAMILIES = (
+    TinyFamily(
+        "cwm",
+        cwm_fields,
+        shapes={
+            "pattern": {
+                "num_hidden_layers": 6,
+                "layer_types": None,
+                "sliding_window": 7,
+                "num_key_value_heads": 1,
+                "tie_word_embeddings": True,
+                "mlp_bias": True,
+                "rope_parameters": {**LLAMA3_ROPE, "rope_theta": 500.0},
+            },
+        },
+    ),
+    TinyFamily(
+        "helium",
+        helium_fields,
+        shapes={"odd": {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True, "num_hidden_layers": 3}},
+    ),
+    TinyFamily(
+        "iquestcoder",
+        iquestcoder_fields,
+        shapes={"odd": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 20}},
+    ),
+    TinyFamily(
+        "ministral",
+        ministral_fields,
+        calls="mistral",
+        shapes={
+            "windows-alone": {"layer_types": None, "sliding_window": 7, "num_key_value_heads": 1},
+            "whole": {"layer_types": ["full_attention"] * 2, "head_dim": 24},
+        },
+    ),
     TinyFamily(
         "llama",
         llama_fields,

@@ -142,7 +142,43 @@ def qwen2_moe_fields(**changes: Any) -> dict[str, Any]:
     return {**tiny_fields("Qwen2MoeForCausalLM", "qwen2_moe"), **experts, **shared, **changes}
 
 
+def mellum_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Mellum 2, with changes; its second layer sees a window, with positions of its own."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    layers = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 20}
+    bases = {"full_attention": 500_000.0, "sliding_attention": 10_000.0}
+    rope = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
+    own = {"head_dim": 32, "rope_parameters": rope}
+    return {**tiny_fields("MellumForCausalLM", "mellum"), **experts, **layers, **own, **changes}
+
+
 FAMILIES = (
+    TinyFamily(
+        "mellum",
+        mellum_fields,
+        shapes={
+            "some-dense": {
+                "num_hidden_layers": 3,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                "mlp_layer_types": ["sparse", "dense", "sparse"],
+                "num_experts": 5,
+                "num_experts_per_tok": 3,
+                "norm_topk_prob": False,
+                "attention_bias": True,
+                "num_key_value_heads": 1,
+                "rope_parameters": {
+                    "full_attention": {
+                        "rope_type": "yarn",
+                        "rope_theta": 500.0,
+                        "factor": 4.0,
+                        "original_max_position_embeddings": 64,
+                    },
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 900.0},
+                },
+            },
+            "plain": {"layer_types": None, "rope_parameters": None, "tie_word_embeddings": True},
+        },
+    ),
     TinyFamily(
         "granite_moe",
         granite_moe_fields,

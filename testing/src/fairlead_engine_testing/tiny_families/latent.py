@@ -54,7 +54,30 @@ def glm_moe_dsa_fields(**changes: Any) -> dict[str, Any]:
     return {**fields, "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", **changes}
 
 
+def youtu_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Youtu-LLM, with changes."""
+    latent = {name: size for name, size in _LATENT.items() if "expert" not in name and "moe" not in name}
+    del latent["first_k_dense_replace"]
+    return {**tiny_fields("YoutuForCausalLM", "youtu"), **latent, "q_lora_rank": 32, **changes}
+
+
 FAMILIES = (
+    TinyFamily(
+        "youtu",
+        youtu_fields,
+        shapes={
+            "odd": {
+                "num_hidden_layers": 3,
+                "q_lora_rank": None,
+                "rope_interleave": False,
+                "tie_word_embeddings": True,
+                "num_attention_heads": 3,
+                "num_key_value_heads": 3,
+                "v_head_dim": 20,
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+            },
+        },
+    ),
     TinyFamily(
         "glm4_moe_lite",
         glm4_moe_lite_fields,

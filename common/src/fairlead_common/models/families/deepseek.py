@@ -203,6 +203,15 @@ def parse_glm4_moe_lite(fields: JsonFields) -> DeepseekConfig:
     return replace(config, dense_layers=named_dense(fields, config.dense_layers))
 
 
+def parse_youtu(fields: JsonFields) -> DeepseekConfig:
+    """DeepSeek-V3's attention, without experts."""
+    none = {"first_k_dense_replace": fields.positive_int("num_hidden_layers"), "n_shared_experts": 0}
+    none["num_nextn_predict_layers"] = 0
+    one = dict.fromkeys(("n_routed_experts", "num_experts_per_tok", "n_group", "topk_group"), 1)
+    tied = fields.boolean("tie_word_embeddings", True)
+    return parse_deepseek_v3(fields.with_changes({**none, **one, "tie_word_embeddings": tied}))
+
+
 def _groups(fields: JsonFields, num: int | None, num_chosen: int | None) -> dict[str, Any]:
     return {
         "num_groups": fields.positive_int("n_group", num),
@@ -309,6 +318,13 @@ FAMILIES = (
         parse_glm_moe_dsa,
         "GLM-5 and 5.2: latent attention with an [indexer], sparse experts; the layer for multi-token prediction "
         "is left out",
+        built_as="DeepseekV3ForCausalLM",
+    ),
+    Family(
+        "YoutuForCausalLM",
+        "youtu",
+        parse_youtu,
+        "Youtu-LLM 2B: latent attention",
         built_as="DeepseekV3ForCausalLM",
     ),
 )

@@ -32,6 +32,10 @@ _MINISTRAL3_ROPE = {
 }  # fmt: skip
 BOTH_WAYS = "use_bidirectional_attention"
 """Field of Gemma 3's: whether tokens see those behind them."""
+_CWM_ROPE = {
+    "rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
 _GEMMA3_BASE, _GEMMA3_LOCAL_BASE = 1_000_000.0, 10_000.0
 _OLMO3_BASE = 500_000.0
 _APERTUS_BASE = 12_000_000.0
@@ -45,6 +49,33 @@ def parse_llama(fields: JsonFields) -> ModelConfig:
     return ModelConfig(
         **parse_shape(fields), **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False)
     )
+
+
+def parse_cwm(fields: JsonFields) -> ModelConfig:
+    """The first of every four layers sees all; positions are stretched unless the file says otherwise."""
+    if not (fields.has("rope_parameters") or fields.has("rope_scaling")):
+        fields = fields.with_changes({"rope_parameters": _CWM_ROPE})
+    if not fields.texts("layer_types"):
+        layers = range(fields.positive_int("num_hidden_layers"))
+        kinds = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
+        fields = fields.with_changes({"layer_types": kinds})
+    windows = partial(windows_alternating, default=8192, every=4)
+    shape = parse_shape(fields, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, windows=windows)
+    return ModelConfig(**shape, mlp_bias=fields.boolean("mlp_bias", False))
+
+
+def parse_helium(fields: JsonFields) -> ModelConfig:
+    shape = paired(fields, head_dim=128, rms_norm_eps=1e-8, rope_theta=100_000.0)
+    return ModelConfig(
+        **shape, qkv_bias=fields.boolean("attention_bias", False), mlp_bias=fields.boolean("mlp_bias", False)
+    )
+
+
+def parse_iquestcoder(fields: JsonFields) -> ModelConfig:
+    if fields.has("clip_qkv") or fields.boolean("use_sliding_window", False):
+        raise refuse("clip_qkv or use_sliding_window in this family", "use a model without them")
+    shape = parse_shape(fields, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5)
+    return ModelConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
 
 
 def parse_granite(fields: JsonFields) -> ModelConfig:
@@ -160,6 +191,14 @@ def attention_bias(fields: JsonFields, default: bool) -> dict[str, Any]:
 def parse_mistral(fields: JsonFields) -> ModelConfig:
     windows = partial(windows_everywhere, default=_MISTRAL_WINDOW)
     return ModelConfig(**parse_shape(fields, num_kv_heads=8, windows=windows))
+
+
+def parse_ministral(fields: JsonFields) -> ModelConfig:
+    """Layers without a window are named; a file without names has a window in each, or none where it is null."""
+    windows = windows_everywhere
+    if fields.texts("layer_types") and (fields.has("sliding_window") or not fields.names("sliding_window")):
+        windows = partial(windows_alternating, every=1)
+    return ModelConfig(**parse_shape(fields, num_kv_heads=8, windows=partial(windows, default=_MISTRAL_WINDOW)))
 
 
 def parse_ministral3(fields: JsonFields) -> ModelConfig:
@@ -308,6 +347,7 @@ FAMILIES = (
     Family("ApertusForCausalLM", "apertus", parse_apertus, "Apertus 8B and 70B"),
     Family("ArceeForCausalLM", "arcee", parse_arcee, "AFM 4.5B, unquantised or in GGUF"),
     Family("Cohere2ForCausalLM", "cohere2", parse_cohere2, "Command A, Command R7B, unquantised or in GGUF"),
+    Family("CwmForCausalLM", "cwm", parse_cwm, "Code World Model 32B", built_as="LlamaForCausalLM"),
     Family(
         "Ernie4_5ForCausalLM",
         "ernie4_5",
@@ -332,7 +372,10 @@ FAMILIES = (
     ),
     Family("Glm4ForCausalLM", "glm4", parse_glm4, "GLM-4 0414 and GLM-Z1, dense, unquantised or in GGUF"),
     Family("GraniteForCausalLM", "granite", parse_granite, "Granite 3, dense", built_as="LlamaForCausalLM"),
+    Family("HeliumForCausalLM", "helium", parse_helium, "Helium 1 2B", built_as="LlamaForCausalLM"),
+    Family("IQuestCoderForCausalLM", "iquestcoder", parse_iquestcoder, "IQuest-Coder-V1", built_as="LlamaForCausalLM"),
     Family("LlamaForCausalLM", "llama", parse_llama, "Llama 2, 3, 3.1, 3.2 (text), 3.3, and what is built like them"),
+    Family("MinistralForCausalLM", "ministral", parse_ministral, "Ministral 8B (2410)", built_as="LlamaForCausalLM"),
     Family(
         "Ministral3ForCausalLM",
         "ministral3",

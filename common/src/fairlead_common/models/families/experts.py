@@ -9,6 +9,7 @@ from fairlead_common.models.families.dense import (
     QWEN3_HEAD_DIM,
     attention_bias,
     paired,
+    sliding_rope,
     whole_unturned,
     windows_or_none,
     with_factors,
@@ -24,7 +25,7 @@ from fairlead_common.models.model_config import (
     windows_alternating,
     windows_everywhere,
 )
-from fairlead_common.models.rope_config import RopeKind
+from fairlead_common.models.rope_config import RopeConfig, RopeKind, parse_rope
 from fairlead_common.models.weight_formats import WeightPart, WeightRole, gated_feed_forward, share, vector
 
 
@@ -185,6 +186,20 @@ def parse_qwen3_moe(fields: JsonFields) -> QwenExpertsConfig:
         **qwen_experts(fields, shape, expert_size=768, num_experts=128, chosen=8),
         **attention_bias(fields, False),
         query_norm=QueryNorm.HEADS,
+    )
+
+
+def parse_mellum(fields: JsonFields) -> QwenExpertsConfig:
+    """Windows, positions and experts by layer; bases of positions are in sections alone."""
+    fields = fields.with_changes({"rope_theta": None})
+    windows = partial(windows_alternating, default=1024, every=1)
+    shape = parse_shape(fields, num_kv_heads=4, head_dim=QWEN3_HEAD_DIM, windows=windows)
+    experts = qwen_experts(fields, shape, expert_size=896, num_experts=64, chosen=8, sums=True)
+    experts["dense_layers"] = named_dense(fields, frozenset())
+    rope = parse_rope(fields, 500_000.0, "full_attention")
+    local = sliding_rope(fields, 10_000.0) or RopeConfig(theta=10_000.0)
+    return QwenExpertsConfig(
+        **{**experts, "rope": rope}, **attention_bias(fields, False), local_rope=local, query_norm=QueryNorm.HEADS
     )
 
 
@@ -471,6 +486,13 @@ FAMILIES = (
         "gpt-oss-20b and 120b, as they are stored (MXFP4) or in floats: sparse experts",
     ),
     Family("GraniteMoeForCausalLM", "granitemoe", parse_granite_moe, "Granite 3 1B-A400M and 3B-A800M: sparse experts"),
+    Family(
+        "MellumForCausalLM",
+        "mellum",
+        parse_mellum,
+        "Mellum 2 12B-A2.5B: sparse experts; the layer for multi-token prediction is left out",
+        built_as="Qwen2MoeForCausalLM",
+    ),
     Family("MiniMaxM2ForCausalLM", "minimax_m2", parse_minimax_m2, "MiniMax-M2: sparse experts"),
     Family("MixtralForCausalLM", "mixtral", parse_mixtral, "Mixtral 8x7B and 8x22B: sparse experts"),
     Family("OlmoeForCausalLM", "olmoe", parse_olmoe, "OLMoE: sparse experts", built_as="Qwen2MoeForCausalLM"),
