@@ -154,6 +154,13 @@ def helium_fields(**changes: Any) -> dict[str, Any]:
     return {**tiny_fields("HeliumForCausalLM", "helium"), "head_dim": 16, **changes}
 
 
+def internlm3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny InternLM3, with changes; its base of positions is stretched."""
+    own = {"head_dim": 24, "qkv_bias": False, "bias": False, "rope_scaling": {"rope_type": "dynamic", "factor": 6.0}}
+    fields = {**tiny_fields("InternLM3ForCausalLM", "internlm3"), **own, **changes}
+    return {name: value for name, value in fields.items() if name != "attention_bias"}
+
+
 def iquestcoder_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny IQuest-Coder, with changes."""
     return {**tiny_fields("IQuestCoderForCausalLM", "iquestcoder"), "head_dim": 24, **changes}
@@ -185,6 +192,11 @@ FAMILIES = (
         "helium",
         helium_fields,
         shapes={"odd": {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True, "num_hidden_layers": 3}},
+    ),
+    TinyFamily(
+        "internlm3",
+        internlm3_fields,
+        shapes={"biases": {"qkv_bias": True, "bias": True, "num_key_value_heads": 1, "tie_word_embeddings": True}},
     ),
     TinyFamily(
         "iquestcoder",

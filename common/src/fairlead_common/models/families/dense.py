@@ -78,6 +78,14 @@ def parse_iquestcoder(fields: JsonFields) -> ModelConfig:
     return ModelConfig(**shape, **attention_bias(fields, False), mlp_bias=fields.boolean("mlp_bias", False))
 
 
+def parse_internlm3(fields: JsonFields) -> ModelConfig:
+    """Published files have other names of the biases than transformers."""
+    bias = fields.boolean("bias", fields.boolean("mlp_bias", False))
+    qkv_bias = fields.boolean("qkv_bias", fields.boolean("attention_bias", False))
+    shape = parse_shape(fields, num_kv_heads=2, head_dim=128, rms_norm_eps=1e-5)
+    return ModelConfig(**shape, qkv_bias=qkv_bias, output_bias=bias, mlp_bias=bias)
+
+
 def parse_granite(fields: JsonFields) -> ModelConfig:
     return with_factors(fields, parse_llama(fields))
 
@@ -373,6 +381,7 @@ FAMILIES = (
     Family("Glm4ForCausalLM", "glm4", parse_glm4, "GLM-4 0414 and GLM-Z1, dense, unquantised or in GGUF"),
     Family("GraniteForCausalLM", "granite", parse_granite, "Granite 3, dense", built_as="LlamaForCausalLM"),
     Family("HeliumForCausalLM", "helium", parse_helium, "Helium 1 2B", built_as="LlamaForCausalLM"),
+    Family("InternLM3ForCausalLM", "internlm3", parse_internlm3, "InternLM3 8B", built_as="LlamaForCausalLM"),
     Family("IQuestCoderForCausalLM", "iquestcoder", parse_iquestcoder, "IQuest-Coder-V1", built_as="LlamaForCausalLM"),
     Family("LlamaForCausalLM", "llama", parse_llama, "Llama 2, 3, 3.1, 3.2 (text), 3.3, and what is built like them"),
     Family("MinistralForCausalLM", "ministral", parse_ministral, "Ministral 8B (2410)", built_as="LlamaForCausalLM"),
