@@ -25,6 +25,9 @@ class Reference:
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
+        from fairlead_engine_testing.unlisted_models import list_models
+
+        list_models()
         logging.disable_progress_bar()
         self._load = lru_cache(maxsize=4)(
             lambda folder: AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

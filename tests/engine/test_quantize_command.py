@@ -84,6 +84,7 @@ STACKED = {
     "gpt_oss": "gate_up_proj",
     "granite_hybrid": "input_linear",
     "granite_moe": "input_linear",
+    "mistral4": "gate_up_proj",
 }
 """Families whose experts are stored as one tensor, by its name."""
 

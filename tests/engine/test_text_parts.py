@@ -46,6 +46,15 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ministral3": (
         "mistral3", {"model_type": "ministral3", "head_dim": 24}, {"model_type": "pixtral", "head_dim": 16}
     ),
+    "mistral4": (
+        "mistral3",
+        {
+            "model_type": "mistral4", "kv_lora_rank": 32, "q_lora_rank": 24, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16, "v_head_dim": 24, "n_routed_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48, "num_key_value_heads": 4,
+        },
+        {"model_type": "pixtral", "head_dim": 16},
+    ),
     "llava": ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
     "internvl": ("internvl", {"model_type": "qwen2"}, {"image_size": [28, 28], "patch_size": [14, 14]}),
     "llama4": (

@@ -10,6 +10,7 @@ from fairlead_engine.llm import LLM
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.tiny_families import FAMILIES
+from fairlead_engine_testing.unlisted_models import list_models
 
 pytestmark = pytest.mark.compute
 
@@ -36,6 +37,7 @@ def test_a_model_that_transformers_has_written_tells_what_it_tells_there(family:
     config = transformers.AutoConfig.for_model(**fields)
     config._experts_implementation = "eager"  # the other one wants rows of whole 16 bytes
     torch.manual_seed(0)
+    list_models()
     network = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     spread_parameters(network)
     network.save_pretrained(tmp_path)

@@ -378,8 +378,12 @@ def _deepseek_experts(prefix: str, config: RoutedExpertsConfig) -> Iterator[tupl
     yield f"{router}.weight", (config.num_experts, hidden)
     if config.has_score_bias:
         yield bias, (1, config.num_experts) if config.is_softmax else (config.num_experts,)
-    for number in range(config.num_experts):
-        yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
+    if config.architecture == "Mistral4ForCausalLM":
+        yield f"{prefix}.experts.gate_up_proj", (config.num_experts, 2 * config.expert_size, hidden)
+        yield f"{prefix}.experts.down_proj", (config.num_experts, hidden, config.expert_size)
+    else:
+        for number in range(config.num_experts):
+            yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
     if inner := config.num_shared_experts * config.expert_size:
         yield from _linears(shared, _gated(hidden, inner), False)
 

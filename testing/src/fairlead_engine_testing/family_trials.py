@@ -40,6 +40,7 @@ from fairlead_engine_testing.gemma_checkpoints import write_seeing_gemma
 from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.tiny_families import FAMILIES
 from fairlead_engine_testing.tiny_families.family import TinyFamily
+from fairlead_engine_testing.unlisted_models import list_models
 from fairlead_engine_testing.vision_checkpoints import VISION_KINDS, seeing_class, write_vision_model
 from fairlead_engine_testing.written_templates import GEMMA
 
@@ -334,6 +335,7 @@ COLUMNS: Mapping[str, Callable[[Row, Path], Found]] = {
 def try_family(name: str, column: str, folder: Path) -> Found:
     """What is found of one family in one column; writes below `folder`, which is empty. Raises AssertionError where
     something is done and done wrong."""
+    list_models()
     row = ROWS[name]
     row.write(folder / "model")
     return COLUMNS[column](row, folder / "model")

@@ -40,6 +40,10 @@ _DEFAULTS: dict[str, dict[str, int]] = {
         "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 34,
         "num_attention_heads": 32, "max_position_embeddings": 262_144,
     },
+    "mistral4": {
+        "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36,
+        "num_attention_heads": 32, "max_position_embeddings": 1_048_576,
+    },
     "mistral": {
         "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "max_position_embeddings": 131_072,

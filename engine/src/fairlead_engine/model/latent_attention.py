@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairlead_common.models.model_config import QueryGrowth
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.kernels.attention.chosen_keys import attend_chosen
 from fairlead_engine.kernels.attention.scoring import PLAIN
 from fairlead_engine.kernels.norm_rope_store import HeadTurn
 from fairlead_engine.model.key_index import KeyIndexer
-from fairlead_engine.model.layers import ForwardInput, RMSNorm, Rotations
+from fairlead_engine.model.layers import ForwardInput, RMSNorm, Rotations, grown
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_layers import AdaptedHeads
 
@@ -49,6 +50,8 @@ class LatentAttention:
     """Whether neighbours are rotated together; else each element with its partner half of `rotary_dim` further."""
     query_scale: float
     """Of queries, beside the scale by the size of a head in the cache."""
+    query_growth: QueryGrowth | None = None
+    """None = queries do not grow with their positions."""
     indexer: KeyIndexer | None = None
     """None = a query sees all earlier tokens, or those that the layer before has chosen."""
     shares_choice: bool = False
@@ -102,6 +105,8 @@ class LatentAttention:
             step.choice.chosen = self.indexer.choose(vectors, step, rotation, cache)
         turn = HeadTurn(1, 0, rotation.cosines, rotation.sines, None)
         query = step.backend.store(heads, turn, cache, step.attention) * self.query_scale
+        if self.query_growth is not None:
+            query = grown(query, self.query_growth, step.positions)
         chosen = step.choice.chosen if self.indexer is not None or self.shares_choice else None
         if chosen is not None:
             return attend_chosen(query, cache, chosen).flatten(1)

@@ -403,10 +403,15 @@ class Attention:
         query = step.backend.store(heads, turn, cache, step.attention)
         if self.query_scale != 1.0:
             query = query * self.query_scale
-        if (growth := self.query_growth) is not None:
-            steps = ((step.positions + growth.first) // growth.every).float()
-            query = (query * (1.0 + growth.weight * steps.log1p()).view(-1, 1, 1)).to(query.dtype)
+        if self.query_growth is not None:
+            query = grown(query, self.query_growth, step.positions)
         return step.backend.attend(query, cache, step.attention, self.scoring).flatten(1)
+
+
+def grown(query: Tensor, growth: QueryGrowth, positions: Tensor) -> Tensor:
+    """Queries [tokens, heads, size] with the factors of their positions [tokens]."""
+    steps = ((positions + growth.first) // growth.every).float()
+    return (query * (1.0 + growth.weight * steps.log1p()).view(-1, 1, 1)).to(query.dtype)
 
 
 @dataclass(frozen=True, slots=True)

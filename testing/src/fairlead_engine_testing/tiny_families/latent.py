@@ -54,6 +54,15 @@ def glm_moe_dsa_fields(**changes: Any) -> dict[str, Any]:
     return {**fields, "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", **changes}
 
 
+def mistral4_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Mistral 4, with changes; its positions are stretched, and its queries grow."""
+    rope = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 16}
+    rope |= {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}
+    own = {"q_lora_rank": 32, "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+    fields = {**tiny_fields("Mistral4ForCausalLM", "mistral4"), **_LATENT, **own, "first_k_dense_replace": 0}
+    return {**fields, "rope_parameters": {**rope, "partial_rotary_factor": 8 / 24}, **changes}
+
+
 def youtu_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Youtu-LLM, with changes."""
     latent = {name: size for name, size in _LATENT.items() if "expert" not in name and "moe" not in name}
@@ -62,6 +71,27 @@ def youtu_fields(**changes: Any) -> dict[str, Any]:
 
 
 FAMILIES = (
+    TinyFamily(
+        "mistral4",
+        mistral4_fields,
+        calls="mistral",
+        shapes={
+            "groups": {
+                "num_hidden_layers": 3,
+                "first_k_dense_replace": 1,
+                "n_routed_experts": 9,
+                "n_group": 3,
+                "topk_group": 2,
+                "num_experts_per_tok": 4,
+                "norm_topk_prob": False,
+                "routed_scaling_factor": 1.7,
+                "q_lora_rank": None,
+                "rope_interleave": False,
+                "n_shared_experts": 2,
+                "tie_word_embeddings": True,
+            },
+        },
+    ),
     TinyFamily(
         "youtu",
         youtu_fields,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from fairlead_common.models.families.dense import query_growth
 from fairlead_common.models.families.experts import RoutedExpertsConfig, from_zero, named_dense
 from fairlead_common.models.families.family import Family
 from fairlead_common.models.json_fields import JsonFields
@@ -13,6 +14,11 @@ from fairlead_common.models.load_errors import refuse
 from fairlead_common.models.model_config import no_windows, parse_shape
 from fairlead_common.models.rope_config import yarn_scale
 from fairlead_common.models.weight_formats import WeightPart, WeightRole, share, vector
+
+_MISTRAL4_ROPE = {
+    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +209,26 @@ def parse_glm4_moe_lite(fields: JsonFields) -> DeepseekConfig:
     return replace(config, dense_layers=named_dense(fields, config.dense_layers))
 
 
+def parse_mistral4(fields: JsonFields) -> DeepseekConfig:
+    """DeepSeek's layers with experts by a softmax, and queries that grow with their positions."""
+    if not (fields.has("rope_parameters") or fields.has("rope_scaling")):
+        fields = fields.with_changes({"rope_parameters": _MISTRAL4_ROPE})
+    scaling = fields.section("rope_parameters") or fields.section("rope_scaling")
+    assert scaling is not None
+    routing = {
+        "num_experts_per_token": fields.positive_int("num_experts_per_tok", 4),
+        "is_normalised": fields.boolean("norm_topk_prob", True),
+        **_groups(fields, 1, 1),
+        "routed_scale": fields.positive_number("routed_scaling_factor", 1.0),
+        "is_softmax": True,
+    }
+    config = _parse(
+        fields.with_changes({"kv_lora_rank": fields.positive_int("kv_lora_rank", 256)}), routing, query_rank=1024,
+        num_experts=128, num_shared_experts=1, expert_size=2048, first_dense=0, plain_dim=64, turned_share=1.0,
+    )  # fmt: skip
+    return replace(config, rope=replace(config.rope, share=1.0), query_growth=query_growth(scaling))
+
+
 def parse_youtu(fields: JsonFields) -> DeepseekConfig:
     """DeepSeek-V3's attention, without experts."""
     none = {"first_k_dense_replace": fields.positive_int("num_hidden_layers"), "n_shared_experts": 0}
@@ -232,8 +258,10 @@ def _parse(
     plain_dim: int = 128,
     value_dim: int = 128,
     rms_norm_eps: float = 1e-6,
+    turned_share: float | None = None,
 ) -> DeepseekConfig:
-    """`routing`: how the version chooses experts. The other arguments are defaults of the version."""
+    """`routing`: how the version chooses experts. The other arguments are defaults of the version, and
+    `turned_share` is `parse_shape`'s."""
     turned, latent = fields.positive_int("qk_rope_head_dim", 64), fields.positive_int("kv_lora_rank", 512)
     if turned % 2:
         raise fields.invalid("qk_rope_head_dim", "must be even: rotary positions turn pairs of elements")
@@ -244,8 +272,11 @@ def _parse(
     if fields.boolean("mlp_bias", False):
         raise refuse("mlp_bias", "use a model whose feed-forward layers add no bias")
     windows = partial(no_windows, other="indexed_attention")
-    shape = parse_shape(fields, head_dim=turned, rms_norm_eps=rms_norm_eps, windows=windows)
     plain = fields.positive_int("qk_nope_head_dim", plain_dim)
+    head_dim = turned if turned_share is None else plain + turned
+    shape = parse_shape(
+        fields, head_dim=head_dim, rms_norm_eps=rms_norm_eps, windows=windows, turned_share=turned_share
+    )
     rope = shape["rope"]
     # A head in the cache is longer than those that were trained, by whose size scores are divided.
     scale = ((latent + turned) / (plain + turned)) ** 0.5 * yarn_scale(rope.factor, rope.score_weight) ** 2
@@ -318,6 +349,13 @@ FAMILIES = (
         parse_glm_moe_dsa,
         "GLM-5 and 5.2: latent attention with an [indexer], sparse experts; the layer for multi-token prediction "
         "is left out",
+        built_as="DeepseekV3ForCausalLM",
+    ),
+    Family(
+        "Mistral4ForCausalLM",
+        "mistral4",
+        parse_mistral4,
+        "Mistral Small 4 in floats, by its text part: latent attention, sparse experts",
         built_as="DeepseekV3ForCausalLM",
     ),
     Family(

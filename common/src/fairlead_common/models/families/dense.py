@@ -215,11 +215,15 @@ def parse_ministral3(fields: JsonFields) -> ModelConfig:
     if scaling is None:
         return parse_ministral3(fields.with_section("", changes={"rope_parameters": _MINISTRAL3_ROPE}))
     shape = parse_shape(fields, num_kv_heads=8, head_dim=128, rms_norm_eps=1e-5, windows=windows_everywhere)
-    growth = None
-    if scaling.has("llama_4_scaling_beta"):
-        original = scaling.positive_int("original_max_position_embeddings")
-        growth = QueryGrowth(original, scaling.positive_number("llama_4_scaling_beta"), 0)
-    return ModelConfig(**shape, query_growth=growth)
+    return ModelConfig(**shape, query_growth=query_growth(scaling))
+
+
+def query_growth(scaling: JsonFields) -> QueryGrowth | None:
+    """As Mistral's files have it among the fields of positions; None = they do not."""
+    if not scaling.has("llama_4_scaling_beta"):
+        return None
+    original = scaling.positive_int("original_max_position_embeddings")
+    return QueryGrowth(original, scaling.positive_number("llama_4_scaling_beta"), 0)
 
 
 def parse_phi3(fields: JsonFields) -> ModelConfig:

@@ -235,7 +235,7 @@ class RoutedExpertsConfig(ExpertsConfig):
     has_score_bias: bool = True
     """Whether scores are sigmoids, to which a bias is added for choosing; else they are a softmax."""
     is_softmax: bool = False
-    """Whether scores with a bias are a softmax, too."""
+    """Whether scores are a softmax, with a bias or with groups that are chosen by their best two experts."""
     num_shared_experts: int = 0
     """Experts that all tokens take, stored as one."""
 

@@ -35,12 +35,15 @@ def _decoder(weights: Weights, config: RoutedExpertsConfig, attention: Callable[
     embedding and output projection, are left. Where layers choose keys the first is left, too."""
     for index in range(config.num_layers, config.num_layers + config.num_guessing_layers):
         weights.skip(f"model.layers.{index}.")
+    offsets = None  # of scores: with zeros a group's score is that of its best two
+    if config.is_softmax and not config.has_score_bias:
+        offsets = torch.zeros(config.num_experts, device=weights.device)
     beside = f"model.layers.{config.num_layers}"
     own = ("eh_proj", "enorm", "hnorm", "shared_head.norm")
     names = GuessingNames("num_nextn_predict_layers", beside, *(f"{beside}.{name}" for name in own))
     return weights.decoder(
         attention=attention,
-        feed_forward=lambda prefix: routed_experts(weights, config, prefix),
+        feed_forward=lambda prefix: routed_experts(weights, config, prefix, offsets=offsets),
         guessing=names if config.num_guessing_layers and not config.indexed else None,
     )
 
@@ -81,6 +84,7 @@ def _attention(weights: Weights, config: DeepseekConfig, prefix: str) -> LatentA
         rotary_dim=config.turned_dim,
         is_interleaved=config.is_interleaved,
         query_scale=config.query_scale,
+        query_growth=config.query_growth,
         indexer=_indexer(weights, config, prefix),
         shares_choice=bool(config.num_chosen),
         adapters=adapters,

@@ -52,10 +52,12 @@ def routed_experts(
     routing = ExpertRouting(
         config.num_experts_per_token, config.is_normalised, num_groups=config.num_groups,
         num_chosen_groups=config.num_chosen_groups, scale=config.routed_scale, bias=offsets,
+        is_softmax=config.is_softmax,
     )  # fmt: skip
     if config.has_score_bias:
         stored = weights.offsets(f"{prefix}.{bias}", config.num_experts)
-        routing = routing._replace(bias=stored, is_softmax=config.is_softmax)
+        routing = routing._replace(bias=stored)
+    weights.unstack_experts(prefix, config.num_experts, config.expert_size)
     chosen = weights.experts(prefix, config.num_experts, routing, inner=config.expert_size, router=router)
     if not config.num_shared_experts:
         return chosen
