@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairlead_common.models.families.experts import ExpertsConfig
-from fairlead_common.models.families.registry import ARCHITECTURES
-from fairlead_common.models.json_fields import JsonFields
 from fairlead_engine.__main__ import main
 from fairlead_engine.config import KV_CACHE_DTYPES, QUANTIZATIONS, EngineConfig
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
@@ -53,13 +50,12 @@ def bounds(family: str, dense: tuple[float, float, float]) -> tuple[float, float
     count up to 2.8 times. What all compute with rounded weights is transformers' to the token (`test_quantization.py`).
     """
     divergence, error, agreement = dense
-    fields = FAMILIES[family]()
-    config = ARCHITECTURES[fields["architectures"][0]].parse(JsonFields(Path("config.json"), fields))
+    config = FAMILIES[family].config
     if config.recurrent:
         return 6 * (divergence + ROUTED_DIVERGENCE), 2.8 * (error + ROUTED_ERROR), agreement - 0.25
     if config.indexed:
         return 3 * divergence + 0.08, 1.3 * error + 0.17, agreement - 0.3
-    if isinstance(config, ExpertsConfig):
+    if getattr(config, "num_experts", 0):
         divergence, error = divergence + ROUTED_DIVERGENCE, error + ROUTED_ERROR
         return 2 * divergence, 1.4 * error, agreement - 3 * ROUTED_DISAGREEMENT
     return dense

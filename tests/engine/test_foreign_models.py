@@ -34,16 +34,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "gpt_neox": {},  # positions turn a part of each head, attention and feed-forward side by side
     "vaultgemma": {"sliding_window": 20, "attn_logit_softcapping": 5.0, "head_dim": 16, "query_pre_attn_scalar": 24},
     "granite_swa": {"sliding_window": 20},  # with sinks
-    "youtu": {**_LATENT, "num_key_value_heads": 4},  # values smaller than keys
+    "minicpm3": {**_LATENT, "num_key_value_heads": 4},  # values smaller than keys
 }
 """Families that differ in what they ask of attention."""
 OTHERS: dict[str, dict[str, Any]] = {
     "biogpt": {},
-    "cohere": {},
     "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2},
     "glm": {"head_dim": 16},
     "gpt_bigcode": {},
-    "helium": {"head_dim": 16},
     "modernbert-decoder": {"local_attention": 20, "layer_types": ["sliding_attention", "full_attention"]},
     "nemotron": {"head_dim": 16},
     "olmo": {"clip_qkv": 1.0},
@@ -278,8 +276,8 @@ def test_a_model_that_looks_past_its_cache_is_refused_with_the_figure(neox: Path
 
 
 def test_a_model_that_fails_by_itself_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    folder = write_foreign_checkpoint(tmp_path, "youtu", **{**QUICK["youtu"], "num_key_value_heads": 2})
-    with pytest.raises(ModelLoadError, match=r"Youtu.* cannot be served: .* fails when it is tried") as refused:
+    folder = write_foreign_checkpoint(tmp_path, "minicpm3", **{**QUICK["minicpm3"], "num_key_value_heads": 2})
+    with pytest.raises(ModelLoadError, match=r"MiniCPM3.* cannot be served: .* fails when it is tried") as refused:
         part(folder)
     assert "config.json" in refused.value.message
 
@@ -358,7 +356,7 @@ def test_pickled_weights_are_never_read(neox: Path, tmp_path: Path) -> None:
 def test_contexts_end_where_positions_would_be_stretched_by_the_longest_of_a_step(tmp_path: Path) -> None:
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [3.0] * 8, "rope_theta": 10000.0}
     rope |= {"original_max_position_embeddings": 64, "short_mscale": 1.0, "long_mscale": 1.0, "factor": 4.0}
-    folder = write_foreign_checkpoint(tmp_path, "helium", head_dim=16, rope_parameters=rope)
+    folder = write_foreign_checkpoint(tmp_path, "starcoder2", rope_parameters=rope)
     assert part(folder).config.max_position_embeddings == 64
 
 

@@ -14,7 +14,7 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
 from fairlead_engine.runner.quantizing import QuantizeOrders, quantize
-from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.checkpoints import tensor_shapes, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
 from fairlead_engine_testing.tiny_families import FAMILIES
 from fairlead_engine_testing.tiny_families.dense import llama_fields
@@ -75,21 +75,19 @@ def test_rounding_to_nearest_is_what_rounding_at_load_is(name: str, tmp_path: Pa
     assert compare(stored, logits(folder, quantization=name), TOKENS[:2]).max_logit_error == 0.0
 
 
-PAIRED = {"cohere2", "cohere2_moe", "ernie4_5", "ernie4_5_moe", "glm4", "llama4"}
+PAIRED = {family for family in FAMILIES if FAMILIES[family].config.are_pairs_adjacent}
 """Families whose rows of heads are parted when they are loaded."""
 
 
 STACKED = {
-    "gemma4_moe": "gate_up_proj",
-    "gpt_oss": "gate_up_proj",
-    "granite_hybrid": "input_linear",
-    "granite_moe": "input_linear",
-    "mistral4": "gate_up_proj",
+    family
+    for family in FAMILIES.keys() - PAIRED
+    if any(len(shape) == 3 and "conv" not in name for name, shape in tensor_shapes(FAMILIES[family].config))
 }
-"""Families whose experts are stored as one tensor, by its name."""
+"""Families whose experts are stored as one tensor."""
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - STACKED.keys() - PAIRED))
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - STACKED - PAIRED))
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 def test_every_family_stays_what_it_was(family: str, method: str, tmp_path: Path) -> None:
     """With a grid so fine that a scale which one side lacks would be seen: biases, offsets of norms, shared heads."""
@@ -117,7 +115,7 @@ def test_a_family_whose_quantised_checkpoints_are_not_read_is_refused(family: st
     assert not (tmp_path / "stored").exists()
 
 
-@pytest.mark.parametrize("family", STACKED)
+@pytest.mark.parametrize("family", sorted(STACKED))
 def test_experts_that_are_stored_as_one_tensor_are_refused(family: str, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "floats", FAMILIES[family]())
     with pytest.raises(ConfigError, match="gate_up_proj in one tensor with others"):

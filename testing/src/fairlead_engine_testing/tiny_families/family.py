@@ -1,8 +1,13 @@
 """A tiny model of a family, by which all tests of families try it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+from fairlead_common.models.families.registry import ARCHITECTURES
+from fairlead_common.models.json_fields import JsonFields
+from fairlead_common.models.model_config import ModelConfig
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -30,6 +35,13 @@ class TinyFamily:
 
     def __call__(self, **changes: Any) -> dict[str, Any]:
         return self.fields(**changes)
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the engine reads of the tiny model."""
+        fields = self.fields()
+        name = fields["architectures"][0]
+        return replace(ARCHITECTURES[name].parse(JsonFields(Path("config.json"), fields)), architecture=name)
 
 
 def tiny_fields(architecture: str, model_type: str, **own: Any) -> dict[str, Any]:
