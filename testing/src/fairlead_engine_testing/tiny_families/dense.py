@@ -67,6 +67,12 @@ def olmo3_fields(**changes: Any) -> dict[str, Any]:
     return {**tiny_fields("Olmo3ForCausalLM", "olmo3"), **own, **changes}
 
 
+def cohere_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Command R, with changes."""
+    own = {"layer_norm_eps": 1e-5, "logit_scale": 1.5, "tie_word_embeddings": True}
+    return {**tiny_fields("CohereForCausalLM", "cohere"), **own, **changes}
+
+
 def cohere2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Command A, with changes; one of its layers sees all, without positions."""
     own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True}
@@ -428,6 +434,19 @@ FAMILIES = (
             "pattern": {
                 "num_hidden_layers": 5,
                 "layer_types": None,
+            },
+        },
+    ),
+    TinyFamily(
+        "cohere",
+        cohere_fields,
+        gguf="COMMAND_R",
+        shapes={
+            "odd": {
+                "num_hidden_layers": 3,
+                "num_key_value_heads": 1,
+                "attention_bias": True,
+                "rope_scaling": {"type": "linear", "factor": 3.0},
             },
         },
     ),

@@ -155,6 +155,18 @@ def parse_exaone4(fields: JsonFields) -> ModelConfig:
     return ModelConfig(**shape, **whole_unturned(fields, shape), query_norm=QueryNorm.HEADS)
 
 
+def parse_cohere(fields: JsonFields) -> ModelConfig:
+    """Both parts of a layer see the same."""
+    if fields.boolean("use_qk_norm", False):
+        raise refuse("use_qk_norm in this family", "use a model whose heads are not normalised")
+    shape = paired(fields, rope_theta=500_000.0, tie_word_embeddings=True)
+    shape["rms_norm_eps"] = fields.positive_number("layer_norm_eps", 1e-5)
+    return ModelConfig(
+        **shape, **attention_bias(fields, False), are_norms_centred=True, norms_per_layer=1,
+        logit_scale=fields.positive_number("logit_scale", 0.0625),
+    )  # fmt: skip
+
+
 def parse_cohere2(fields: JsonFields) -> ModelConfig:
     """Both parts of a layer see the same."""
     shape = paired(fields, windows=windows_or_none(fields), tie_word_embeddings=True)
@@ -358,6 +370,14 @@ def parse_apertus(fields: JsonFields) -> ApertusConfig:
 FAMILIES = (
     Family("ApertusForCausalLM", "apertus", parse_apertus, "Apertus 8B and 70B"),
     Family("ArceeForCausalLM", "arcee", parse_arcee, "AFM 4.5B, unquantised or in GGUF"),
+    Family(
+        "CohereForCausalLM",
+        "cohere",
+        parse_cohere,
+        "Command R, Aya 23 and Aya Expanse, unquantised or in GGUF",
+        built_as="Cohere2ForCausalLM",
+        gguf="command-r",
+    ),
     Family("Cohere2ForCausalLM", "cohere2", parse_cohere2, "Command A, Command R7B, unquantised or in GGUF"),
     Family("CwmForCausalLM", "cwm", parse_cwm, "Code World Model 32B", built_as="LlamaForCausalLM"),
     Family(
