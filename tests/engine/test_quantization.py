@@ -1,6 +1,7 @@
 """Whole models with quantised weights, against transformers on the weights that they mean."""
 
 import json
+import shutil
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,10 +40,12 @@ pytestmark = pytest.mark.matrix
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")
-WITH_EXPERTS = (
+WITH_EXPERTS = tuple(name for name, family in FAMILIES.items() if getattr(family.config, "num_experts", 0))
+KINDS_OF_EXPERTS = (
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "mixtral", "phimoe",
     "qwen2_moe", "qwen3_moe",
 )  # fmt: skip
+"""Families among which are all gates and ways to choose experts."""
 
 
 def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budget: int = 256, **settings) -> list:
@@ -93,7 +96,8 @@ def check_rounded(reference, meant: Path, outputs: list, name: str, columns: int
     """
     gaps = []
     for key, module in reference.model(meant).named_modules():
-        if isinstance(module, torch.nn.Linear) and is_quantized(f"{key}.weight"):
+        is_restored = key.endswith("kv_b_proj")  # whose products are of floats
+        if isinstance(module, torch.nn.Linear) and is_quantized(f"{key}.weight") and not is_restored:
             module.register_forward_pre_hook(rounding(name, columns))
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         logits = reference.logits(meant, prompt + output[:-1])[len(prompt) - 1 :]
@@ -131,7 +135,7 @@ ONE, SECOND_OF_TWO = Shard(), Shard(1, 2)
 @pytest.mark.parametrize(
     ("family", "name", "shard"),
     [
-        *((family, name, ONE) for family in WITH_EXPERTS for name in FORMATS),
+        *((family, name, ONE) for family in KINDS_OF_EXPERTS for name in FORMATS),
         *((family, name, SECOND_OF_TWO) for family in ("gpt_oss", "mixtral") for name in ("int8", "int8-weight-only")),
     ],
 )
@@ -274,6 +278,33 @@ def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, blo
             assert torch.equal(attention.key_up, floats.key_up) and torch.equal(attention.value_up, floats.value_up)
         return
     check_rounded(reference, meant, outputs, "fp8", block and block[1])
+
+
+@pytest.mark.parametrize("scales", ["blocks", "whole", "halves"])
+def test_stacked_experts_in_8_bits_are_those_that_are_stored_apart(scales: str, tmp_path: Path) -> None:
+    """As Mistral Small 4 and transformers have them, with one scale for gate and up, or two."""
+    floats = write_random_checkpoint(tmp_path / "floats", FAMILIES["mistral4"]())
+    block = (16, 16) if scales == "blocks" else None
+    stored = write_finegrained_fp8(floats, tmp_path / "stored", block)
+    tensors = load_file(stored / WEIGHTS)
+    if scales == "halves":
+        for key in [key for key in tensors if key.endswith("gate_up_proj_scale_inv")]:
+            tensors[key] = torch.cat((tensors[key], 2 * tensors[key]), 1)
+        save_file(tensors, stored / WEIGHTS, metadata={"format": "pt"})
+    shutil.copytree(stored, tmp_path / "apart")
+    for key in [key for key in tensors if ".experts." in key]:
+        value, kind = tensors.pop(key), "weight_scale_inv" if key.endswith("_scale_inv") else "weight"
+        place = key.removesuffix("_scale_inv")
+        for number, each in enumerate(value):
+            name = place.replace(".experts.", f".experts.{number}.")
+            if key.endswith("_activation_scale"):
+                continue
+            halves = [each] if "down_proj" in key else each.chunk(2) if len(each) > 1 else (each, each)
+            for half, told in zip(halves, ["down"] if "down_proj" in key else ["gate", "up"], strict=True):
+                end = half.view(()) if half.numel() == 1 else half.clone()
+                tensors[f"{name.replace('gate_up', told)}.{kind}"] = end.clone()
+    save_file(tensors, tmp_path / "apart" / WEIGHTS, metadata={"format": "pt"})
+    assert serve(stored, PROMPTS) == serve(tmp_path / "apart", PROMPTS)
 
 
 @pytest.mark.parametrize("block", [(32, 16), (128, 128)])

@@ -138,10 +138,19 @@ def write_compressed_tensors(folder: Path, target: Path, name: str) -> Path:
 
 
 def write_finegrained_fp8(folder: Path, target: Path, block: tuple[int, int] | None) -> Path:
-    """As Hugging Face's `quant_method: fp8`, with a scale for each block, or for a whole weight; of indexers, too."""
+    """As Hugging Face's `quant_method: fp8`, with a scale for each block, or for a whole weight; of indexers, too.
+    Experts in one tensor have their scales in one, and the largest of what they read, measured once for all."""
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": block and list(block)}
 
     def stored(key: str, weight: Tensor) -> dict[str, Tensor]:
+        if weight.ndim == 3:
+            each = [stored("", one) for one in weight]
+            scales_of_all = torch.stack([one["_scale_inv"] for one in each])
+            return {
+                key: torch.stack([one[""] for one in each]),
+                f"{key}_scale_inv": scales_of_all.view(-1, 1, 1) if block is None else scales_of_all,
+                f"{key}_activation_scale": torch.ones(len(weight)),
+            }
         rows, columns = block or weight.shape
         values, scales = torch.empty_like(weight, dtype=torch.float8_e4m3fn), []
         for top in range(0, weight.shape[0], rows):

@@ -244,7 +244,10 @@ class Checkpoint:
             )
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor that is there."""
+        """Of a tensor that is there, perhaps stacked with others."""
+        if (slab := self._slabs.get(name)) is not None:
+            found = self.shape(slab.name)[1:]
+            return found[::-1] if slab.is_transposed else found
         file = self._file_of[name]
         try:
             return tuple(self._files[file].get_slice(self._stored.get(name, name)).get_shape())
@@ -265,7 +268,7 @@ class Checkpoint:
     def _slab(
         self, slab: _Slab, shapes: Sequence[tuple[int, ...]], dtypes: Collection[torch.dtype], part: tuple[slice, ...]
     ) -> Tensor:
-        part = part + (WHOLE,) * (len(shapes[0]) - len(part))
+        part = (part + (WHOLE,) * len(shapes[0]))[: len(self.shape(slab.name)) - 1]
         if slab.is_transposed:
             shapes, part = [shape[::-1] for shape in shapes], part[::-1]
         stacks = [(slab.num_slabs, *shape) for shape in shapes]

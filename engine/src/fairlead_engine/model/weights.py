@@ -50,6 +50,8 @@ from fairlead_engine.model.weight_stack import (
     put_together,
 )
 
+_STACKED = {"weight": "", "bias": "_bias", "blocks": "_blocks", "scales": "_scales", "weight_scale_inv": "_scale_inv"}
+"""Parts of a layer, and the ends of their names where the parts of several layers are stacked."""
 _HEAD = "lm_head"
 _SCORE = "score"
 _MOST_ROUNDED = 2**24
@@ -568,7 +570,8 @@ class Weights:
     def unstack(self, name: str, layers: Sequence[str], *, is_transposed: bool) -> None:
         """One tensor holds the weights of these layers, and others their biases and parts of quantised weights: makes
         each available under its layer's name. `is_transposed`: floats are [in_features, out_features]."""
-        for kind, end in (("weight", ""), ("bias", "_bias"), ("blocks", "_blocks"), ("scales", "_scales")):
+        self._checkpoint.skip(f"{name}_activation_scale")  # measured once for all: errs more than one for each token
+        for kind, end in _STACKED.items():
             of_layers = [f"{layer}.{kind}" for layer in layers]
             self._checkpoint.unstack(f"{name}{end}", of_layers, is_transposed=is_transposed and kind == "weight")
 

@@ -355,7 +355,7 @@ FAMILIES = (
         "Mistral4ForCausalLM",
         "mistral4",
         parse_mistral4,
-        "Mistral Small 4 in floats, by its text part: latent attention, sparse experts",
+        "Mistral Small 4, by its text part: latent attention, sparse experts",
         built_as="DeepseekV3ForCausalLM",
     ),
     Family(

@@ -218,8 +218,8 @@ class FinegrainedFp8:
     def read(self, checkpoint: Checkpoint, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
         block = self.stored.block or shape
         kind = next(kind for kind in _FP8_SCALES if checkpoint.has(f"{name}.{kind}"))
-        if kind == "weight_scale" and checkpoint.raw(f"{name}.{kind}").numel() > 1:
-            block = (1, shape[1])
+        if self.stored.block is None and (found := checkpoint.shape(f"{name}.{kind}")) and found[0] > 1:
+            block = (shape[0] // found[0], shape[1])  # a scale for each output, or for each of two projections
         for measured in _FP8_ACTIVATIONS:
             checkpoint.skip(f"{name}.{measured}")
         return QuantizedWeight(
