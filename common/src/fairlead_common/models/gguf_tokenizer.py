@@ -7,6 +7,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from fairlead_common.models.gguf_file import GgufFile
 from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_common.openai.chat import ChatTemplateError
+from fairlead_common.tokens.sentence_pieces import SPACE, joints
 from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError, joined_template
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -46,7 +47,6 @@ _SPLITS: dict[str, tuple[str, ...]] = {
 }
 """Cuts of a text before merges, one after the other, by `tokenizer.ggml.pre`; none = as GPT-2 cuts."""
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-_SPACE = "\u2581"
 
 
 def read_gguf_tokenizer(file: GgufFile, *, renders: bool = True) -> PromptTokenizer:
@@ -107,26 +107,17 @@ def _sentence_piece(file: GgufFile, tokens: list[str], special: dict[str, str], 
     if kind == "llama" and (not isinstance(scores, list) or len(scores) != len(tokens)):
         raise _invalid(file, "scores", "is no list with a number for each token")
     unknown = special.get("unk_token", "<unk>")
-    merges: list[Any] = _merges(tokens, scores or []) if kind == "llama" else _pairs(file)
+    ids = {token: id for id, token in enumerate(tokens)}
+    scored = zip(tokens, scores or [], strict=kind == "llama")
+    merges: list[Any] = joints(ids, scored) if kind == "llama" else _pairs(file)
     tokenizer = Tokenizer(_bpe(file, tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    spaces: list[Any] = [normalizers.Replace(" ", _SPACE)]
+    spaces: list[Any] = [normalizers.Replace(" ", SPACE)]
     if file.metadata.get("tokenizer.ggml.add_space_prefix", kind == "llama"):
-        spaces.insert(0, normalizers.Prepend(_SPACE))
+        spaces.insert(0, normalizers.Prepend(SPACE))
     tokenizer.normalizer = normalizers.Sequence(spaces)
-    undone: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    undone: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*undone, decoders.Strip(" ", 1, 0)] if len(spaces) > 1 else undone)
     return tokenizer
-
-
-def _merges(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
-    """Every split of a token into two tokens, the likeliest tokens first, in the order of SentencePiece."""
-    ids = {token: index for index, token in enumerate(tokens)}
-    found = []
-    for token, score in zip(tokens, scores, strict=True):
-        cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
-        pairs = sorted((ids[left], ids[right], left, right) for left, right in cuts if left in ids and right in ids)
-        found += [(-score, left, right) for *_, left, right in pairs]
-    return [(left, right) for _, left, right in sorted(found, key=lambda each: each[0])]
 
 
 def _bpe(file: GgufFile, tokens: list[str], merges: list[Any], **settings: Any) -> models.BPE:

@@ -7,7 +7,6 @@ A text is cut by a pattern; within a piece the two neighbours whose joint token 
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from fairlead_common.tokens.byte_letters import in_letters
 from fairlead_common.tokens.mistral_chat import mistral_template
+from fairlead_common.tokens.stored_tokenizer import TEKKEN, StoredTokenizer
 
-TEKKEN, TIKTOKEN = "tekken.json", "tiktoken.model"
-FILES = ("tokenizer.json", TEKKEN, TIKTOKEN)
-"""A folder's tokenizer, by preference."""
 _TEKKEN_SPECIAL = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
@@ -39,17 +36,6 @@ _KIMI_PATTERN = (
 _KIMI_RESERVED = 256
 """Number of special tokens, behind all ordinary tokens; without a text of its own a token is `<|reserved_token_N|>`."""
 _MOST_TOKENS, _LONGEST_TOKEN = 2**21, 2048
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTokenizer:
-    """What a tokenizer's file says."""
-
-    tokenizer_json: str
-    special_tokens: dict[str, str] = field(default_factory=dict)
-    """By role; empty = tokenizer_config.json has the roles."""
-    chat_template: str | None = None
-    """For a folder without a template; None = not known."""
 
 
 def converted(path: Path, config: Mapping[str, Any]) -> StoredTokenizer:

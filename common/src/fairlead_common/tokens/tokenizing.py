@@ -23,7 +23,8 @@ import tokenizers
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError, Message
 from fairlead_common.tokens import ranked_pairs
 from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
-from fairlead_common.tokens.ranked_pairs import StoredTokenizer
+from fairlead_common.tokens.sentence_pieces import sentence_piece
+from fairlead_common.tokens.stored_tokenizer import FILES, SENTENCE_PIECE, TOKENIZER_JSON, StoredTokenizer
 
 Encode = Callable[[str, bool], list[int]]
 """Token ids of a text; the second argument: whether the special tokens around a text are added."""
@@ -91,7 +92,11 @@ def _character(rng: random.Random) -> str:
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
-_NEEDED = "a model's folder needs a fast tokenizer's tokenizer.json, or tekken.json, or Kimi's tiktoken.model"
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_NEEDED = (
+    "a model's folder needs a fast tokenizer's tokenizer.json, or tekken.json, or Kimi's tiktoken.model, or "
+    "SentencePiece's tokenizer.model"
+)
 
 
 class TokenizerError(ValueError):
@@ -316,18 +321,19 @@ class PromptTokenizer:
 
 
 def stored_tokenizer(folder: Path) -> StoredTokenizer:
-    """`tokenizer.json` of a model's folder, or made of tekken.json or tiktoken.model (`ranked_pairs`). Raises
-    TokenizerError."""
-    path = next((folder / name for name in ranked_pairs.FILES if (folder / name).is_file()), folder / "tokenizer.json")
+    """`tokenizer.json` of a model's folder, or made of tekken.json or tiktoken.model (`ranked_pairs`), or of
+    tokenizer.model (`sentence_pieces`). Raises TokenizerError."""
+    path = next((folder / name for name in FILES if (folder / name).is_file()), folder / TOKENIZER_JSON)
+    beside = {} if path.name == TOKENIZER_JSON else {name: _read_json(folder / name) for name in _BESIDE}
     try:
-        if path.name == "tokenizer.json":
+        if path.name == TOKENIZER_JSON:
             return StoredTokenizer(path.read_text(encoding="utf-8"))
         with panics_as_errors():
-            return ranked_pairs.converted(path, _read_json(folder / "tokenizer_config.json"))
+            if path.name == SENTENCE_PIECE:
+                return sentence_piece(path, *beside.values())
+            return ranked_pairs.converted(path, beside["tokenizer_config.json"])
     except FileNotFoundError as error:
         raise TokenizerError(f"{path} cannot be read ({error.strerror}); {_NEEDED}") from error
-    except TokenizerError:
-        raise
     except Exception as error:  # the Rust side raises bare Exception
         problem = error.strerror if isinstance(error, OSError) else error
         raise TokenizerError(f"{path} cannot be read ({problem}); {_NEEDED}") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead_common.models.quantized_checkpoints import GGUF_SUFFIX
 from fairlead_common.openai.chat import ChatTemplateError
-from fairlead_common.tokens import ranked_pairs
+from fairlead_common.tokens.stored_tokenizer import FILES
 from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError, stored_tokenizer
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 
@@ -69,7 +69,7 @@ def check_same_tokens(model: Path, draft_model: Path) -> None:
 
 
 def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ranked_pairs.FILES)
+    return any((folder / name).is_file() for name in FILES)
 
 
 def _ids(folder: Path) -> dict[str, int]:

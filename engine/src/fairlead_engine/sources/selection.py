@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 
 from fairlead_common.models.gguf_file import GGUF_PART
-from fairlead_common.tokens import ranked_pairs
+from fairlead_common.tokens.stored_tokenizer import FILES as TOKENIZERS
 from fairlead_engine.errors import onnx_problem
 from fairlead_engine.sources.remote import RemoteFile, not_found, unsupported
 
@@ -23,8 +23,7 @@ SETTINGS = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
-    *ranked_pairs.FILES[1:],
-    "tokenizer.model",
+    *TOKENIZERS[1:],
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -97,7 +96,7 @@ def needed(
         return tuple(by_path[path] for path in weights)  # beside another's config.json it would be no model
     if "config.json" not in by_path:
         raise not_found(f"{what} has weights but no config.json: name the folder that has both")
-    settings = set(SETTINGS).difference(ranked_pairs.FILES[1:] if "tokenizer.json" in by_path else ())
+    settings = set(SETTINGS).difference(TOKENIZERS[1:] if "tokenizer.json" in by_path else ())
     beside = [path for path in by_path if path in settings or _MODULE.fullmatch(path) or _TEMPLATES.fullmatch(path)]
     return tuple(by_path[path] for path in sorted({*beside, *weights}))
 
