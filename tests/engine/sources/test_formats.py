@@ -24,6 +24,7 @@ from fairlead_engine.sources.models_folder import ModelsFolder, read_manifest
 from fairlead_engine.sources.remote import DownloadError
 from fairlead_engine.sources.reporting import Reporter
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_sentence_modules
 from fairlead_engine_testing.gguf_files import write_gguf
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub
@@ -87,6 +88,20 @@ def test_a_pickled_model_answers_as_transformers_reads_it(
     assert manifest is not None and {file.path for file in manifest.files} == names(model)
     for prompt, output in zip(PROMPTS, greedy_answers(small_engine(model), PROMPTS, 8), strict=True):
         reference.check_greedy(folder, prompt, output)
+
+
+def test_pickled_dense_modules_of_an_embedder_are_fetched_and_written_anew(hub: LoopbackHub, tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "source", "bert")
+    [dense] = write_sentence_modules(folder, dense=(20,))
+    weights = folder / "2_Dense" / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    model = fetch(hub, folder, tmp_path / "models")
+    assert names(model / "2_Dense") == {"config.json", "model.safetensors"}
+    assert load_file(model / "2_Dense" / "model.safetensors")["linear.weight"].equal(dense.weight)
+    weights.with_name("pytorch_model.bin").write_bytes(pickle.dumps(print))
+    with pytest.raises(DownloadError, match=r"pytorch_model\.bin .*nothing of it was run"):
+        fetch(hub, folder, tmp_path / "others")
 
 
 def test_a_gguf_stays_as_it_is_and_answers_as_what_its_blocks_mean(

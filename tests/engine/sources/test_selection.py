@@ -39,7 +39,9 @@ def chosen(
         (["big-00001-of-00002.gguf", "big-00002-of-00002.gguf"], ["README.md"]),
         (["Q4_K_M/big-00001-of-00002.gguf", "Q4_K_M/big-00002-of-00002.gguf"], ["config.json"]),
         (["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", "model.safetensors"],
-         ["onnx/model.onnx", "openvino/config.json", "3_Other/pytorch_model.bin"]),
+         ["onnx/model.onnx", "openvino/config.json", "2_Dense/pytorch_model.bin", "3_Other/pytorch_model.bin"]),
+        (["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/pytorch_model.bin",
+          "model.safetensors"], ["2_Dense/rust_model.ot"]),
         (["config.json", "model.safetensors", "additional_chat_templates/tool.jinja"], ["assets/tool.jinja"]),
     ],
 )  # fmt: skip

@@ -295,9 +295,10 @@ class _Run:
         shutil.rmtree(where)
 
     async def _convert(self) -> None:
-        if pickled_weights.pickled_files(self._staging):
+        if folders := pickled_weights.pickled_folders(self._staging):
             self._reporter.stage(DownloadStage.CONVERTING)
-            await in_thread(pickled_weights.convert, self._staging)
+            for folder in folders:
+                await in_thread(pickled_weights.convert, folder)
             self._digests.clear()
             if self._orders.kind is selection.SourceKind.ADAPTER:
                 (self._staging / selection.SINGLE_FILE).rename(self._staging / selection.ADAPTER_WEIGHTS[0])

@@ -39,6 +39,12 @@ def pickled_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
 
 
+def pickled_folders(model: Path) -> list[Path]:
+    """A model's folder, and those of its modules, as far as they have such files."""
+    folders = [model, *sorted(path for path in model.iterdir() if path.is_dir())]
+    return [folder for folder in folders if pickled_files(folder)]
+
+
 def convert(folder: Path) -> None:
     """Rewrites the pickled weights of a folder in place, and deletes them. Runs in a thread. Raises DownloadError."""
     from fairlead_engine.model.safetensors_writer import SafetensorsWriter

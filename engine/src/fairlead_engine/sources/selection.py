@@ -48,6 +48,8 @@ OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf")
 """Formats used in the absence of safetensors, by preference."""
 _MODULE = re.compile(r"[0-9]+_[A-Za-z]+/(config\.json|model\.safetensors)")
 """Of sentence-transformers: processing of the hidden states."""
+_PICKLED_MODULE = re.compile(r"([0-9]+_Dense/)pytorch_model\.bin")
+"""Of a module without safetensors."""
 _TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
 _CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated|medusa_lm_head)([-.].*)?")
 """Names of weight files, in contrast to an optimiser's or a trainer's."""
@@ -98,6 +100,8 @@ def needed(
         raise not_found(f"{what} has weights but no config.json: name the folder that has both")
     settings = set(SETTINGS).difference(TOKENIZERS[1:] if "tokenizer.json" in by_path else ())
     beside = [path for path in by_path if path in settings or _MODULE.fullmatch(path) or _TEMPLATES.fullmatch(path)]
+    pickled = [found for path in by_path if (found := _PICKLED_MODULE.fullmatch(path))]
+    beside += [found[0] for found in pickled if f"{found[1]}{SINGLE_FILE}" not in by_path]
     return tuple(by_path[path] for path in sorted({*beside, *weights}))
 
 
