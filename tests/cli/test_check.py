@@ -98,6 +98,20 @@ def test_a_configuration_is_taken_from_where_it_lies(run: Run, form: str, tmp_pa
     assert str(folder) in ended.out
 
 
+def test_a_gguf_is_not_reckoned_as_floats_by_the_configuration_beside_it(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tiny-Q4_0.gguf").touch()
+    file = written(tmp_path, served(f"file://{folder}"))
+    ended = run("check", "-f", file)
+    assert ended.status == 2 and f"file://{folder / 'tiny-Q4_0.gguf'} is a GGUF file" in ended.err
+    ended = run("check", "-f", file, "--config", "hf://acme/tiny:Q4_0")
+    assert ended.status == 2 and "--config hf://acme/tiny:Q4_0 is a GGUF file" in ended.err
+    (folder / "config.json").write_text(json.dumps(TINY))
+    ended = run("check", "-f", written(tmp_path, served(f"file://{folder}/tiny-Q4_0.gguf")), "--config", str(folder))
+    assert ended.status == 2 and "m0: model.source file://" in ended.err
+
+
 def test_modelopts_own_file_counts_beside_a_configuration(run: Run, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     file = written(tmp_path, served(f"file://{tmp_path}"))
@@ -174,6 +188,8 @@ def test_the_hub_is_asked_only_where_that_is_asked_for(
             "m0: engine.type is vLLM, which lays out memory",
         ),
         (served("pvc://models/mine"), "model.source pvc://models/mine is not at hand"),
+        (served(f"{LLAMA_8B}:Q4_K_M"), f"m0: model.source {LLAMA_8B}:Q4_K_M is a GGUF file, whose tensors"),
+        (served("pvc://models/mine.gguf"), "m0: model.source pvc://models/mine.gguf is a GGUF file"),
     ],
 )
 def test_bad_input_ends_with_2_and_names_the_field(run: Run, spec: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def fits(observed: Observed, settings: OperatorSettings = SETTINGS) -> tuple[str
         (body(QWEN_7B, "gpu"), ("Unknown", "MemoryUnknown")),
         (body("hf://acme/secret"), ("Unknown", "ModelUnknown")),
         (body(f"{QWEN_7B}@gptq-4bit"), ("Unknown", "ModelUnknown")),
+        (body(f"{LLAMA_70B}:Q2_K"), ("Unknown", "ModelUnknown")),
         (body("pvc://models/mine", "cpu-small"), ("Unknown", "ModelUnknown")),
         (body(QWEN_7B, tensorParallelSize=2), ("Unknown", "InvalidSpec")),
         (body(QWEN_7B, type="vLLM", image="vllm/vllm-openai:v0.22.0"), ("Unknown", "EngineNotOurs")),

@@ -72,6 +72,11 @@ class Source:
         """Authority and path, as in names of hubs and registries."""
         return f"{self.authority}/{self.path}" if self.authority and self.path else self.authority or self.path
 
+    @property
+    def names_gguf(self) -> bool:
+        """Whether the text says that the model is a GGUF file; a folder may hold one unsaid."""
+        return self.variant is not None or self.path.lower().endswith(".gguf")
+
 
 def parse_source(text: str) -> Source:
     """Takes a source apart. Raises SourceError."""

@@ -81,7 +81,7 @@ class Reason(StrEnum):
     NOT_SUPPORTED = "NotSupported"
     """The engine refuses these settings for this model; the message names the field."""
     MODEL_UNKNOWN = "ModelUnknown"
-    """The model's source is not in the catalogue, so nothing is known before the model is loaded."""
+    """The model's source is not in the catalogue, or is a GGUF file: nothing is known before the model is loaded."""
     ENGINE_NOT_OURS = "EngineNotOurs"
     """`engine.type` is another engine, with its own layout of memory."""
     MEMORY_UNKNOWN = "MemoryUnknown"

@@ -19,7 +19,7 @@ from fairlead.api import names
 from fairlead.api.llmdeployment import EngineType, InvalidSpec, LLMDeployment, LLMDeploymentSpec, broken_rules
 from fairlead.api.schema import InvalidValue, decode
 from fairlead.cli.options import UsageError, tell
-from fairlead.fit.fit_check import Fit, Verdict, assumed, check, extras, read_shape, size
+from fairlead.fit.fit_check import Fit, Verdict, assumed, check, extras, read_shape, size, unreckoned
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.presets import chart_profiles, config_of
 from fairlead.fit.remedies import Remedy, remedies
@@ -37,6 +37,7 @@ _HUB = "https://huggingface.co"
 _HUB_SECONDS = 20.0
 _LARGEST_CONFIG = 4 * 2**20
 """Bytes; those of models have a few thousand."""
+_OF_GGUF = "its weights take about the size of the file, and the engine's log says what is left for the cache"
 _SCHEMA = "apiVersion: fairlead.dev/v1alpha1, kind: LLMDeployment"
 
 
@@ -132,6 +133,8 @@ def find_config(source: str) -> tuple[object, str]:
     for folder in folders:
         if (folder / _CONFIG).is_file():
             return _of_folder(folder), str(folder)
+        if file := next(folder.glob("*.gguf"), None):
+            raise UsageError(f"model.source {unreckoned(f'file://{file.absolute()}')}", _OF_GGUF)
     hint = "give its config.json: --config FILE, --config FOLDER"
     if source.startswith("hf://"):
         hint += f", or let the hub be asked: --config {source}"
@@ -141,6 +144,8 @@ def find_config(source: str) -> tuple[object, str]:
 def read_config(given: str) -> tuple[object, str]:
     """The parsed `config.json` named by `--config`: a file, a folder, or an hf:// source, whose hub is asked. Raises
     UsageError."""
+    if problem := unreckoned(given):
+        raise UsageError(f"--config {problem}", _OF_GGUF)
     if given.startswith("hf://"):
         return _of_hub(given)
     path = Path(given.removeprefix("file://"))
@@ -257,6 +262,8 @@ def _checked(
     if engine.type is not EngineType.FAIRLEAD:
         sentence = f"{name}: engine.type is {engine.type}, which lays out memory its own way"
         raise UsageError(sentence, "leave engine.type out to see what Fairlead's engine would take")
+    if problem := unreckoned(deployment.spec.model.source):
+        raise UsageError(f"{name}: model.source {problem}", _OF_GGUF)
     try:
         config, where = given or find_config(deployment.spec.model.source)
         shape = read_shape(config)

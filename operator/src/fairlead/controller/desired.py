@@ -16,7 +16,7 @@ from fairlead.api.conditions import ConditionStatus, Reason
 from fairlead.api.llmdeployment import EngineType, InvalidSpec, LLMDeployment, broken_rules
 from fairlead.controller.capabilities import BASIC, Capabilities, has_sidecars
 from fairlead.controller.observe import Observed
-from fairlead.fit.fit_check import Memory, Verdict, check, read_shape
+from fairlead.fit.fit_check import Memory, Verdict, check, read_shape, unreckoned
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.presets import config_of
 from fairlead.fit.published_devices import DeviceSupply
@@ -52,6 +52,8 @@ def model_fit(deployment: LLMDeployment, settings: OperatorSettings, devices: De
     if engine.type is not EngineType.FAIRLEAD:
         message = f"engine.type is {engine.type}, which lays out memory its own way: it is not reckoned"
         return _unknown(Reason.ENGINE_NOT_OURS, message)
+    if problem := unreckoned(source):
+        return _unknown(Reason.MODEL_UNKNOWN, problem)
     if config_of(source) is None:
         message = f"{source} is not in the catalogue, so nothing is known of the model before it is loaded; "
         return _unknown(Reason.MODEL_UNKNOWN, message + "`fairlead check --config` reckons with its config.json")

@@ -23,6 +23,7 @@ from fairlead_common.models.load_errors import ModelLoadError, ModelLoadReason
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.models.text_part import decoder_fields
 from fairlead_common.models.weight_formats import ROUNDED
+from fairlead_common.wire.model_sources import SourceError, parse_source
 
 
 def read_shape(config: object) -> ModelConfig:
@@ -49,6 +50,15 @@ def _unknown(fields: JsonFields) -> str:
         f"names {told}, which is none of the families that the engine computes itself ({known}); it may run through "
         "transformers' code, and what that takes is not reckoned"
     )
+
+
+def unreckoned(source: str) -> str:
+    """Why the need of a model is not known, whatever a `config.json` says; empty = it may be. `source`: any text."""
+    try:
+        is_gguf = parse_source(source).names_gguf
+    except SourceError:
+        return ""
+    return f"{source} is a GGUF file, whose tensors have formats of their own: it is not reckoned" if is_gguf else ""
 
 
 def undivided(shape: ModelConfig, ranks: int) -> str:

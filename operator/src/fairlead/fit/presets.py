@@ -69,7 +69,8 @@ def chart_profiles() -> Mapping[str, Mapping[str, Any]]:
 
 
 def config_of(source: str) -> Mapping[str, Any] | None:
-    """The catalogue's entry for a source; None = another model, or another revision than the default one."""
+    """The catalogue's entry for a source; None = another model, another revision than the default one, or a GGUF file
+    of a source."""
     try:
         wanted = _model(parse_source(source))
     except SourceError:
@@ -83,6 +84,6 @@ def _read(file: str) -> dict[str, Any]:
     return found
 
 
-def _model(source: Source) -> tuple[str, str, str | None]:
+def _model(source: Source) -> tuple[str, str, str | None, str | None]:
     revision = source.revision or _DEFAULT_REVISION if source.scheme == "hf" else source.revision
-    return source.scheme, source.model_id.lower(), revision
+    return source.scheme, source.model_id.lower(), revision, source.variant
