@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from fairlead_common.garbage import end_unsearched, unsearched
 from fairlead_engine.commands import models_command, quantization_commands
 from fairlead_engine.commands.config_sources import (
     add_arguments,
@@ -58,7 +59,8 @@ def _characterise(parsed: argparse.Namespace) -> int:
 
 def _front(parsed: argparse.Namespace) -> int:
     config = front_from_arguments(parsed)
-    from fairlead_engine.external.front_process import run  # it imports the HTTP stack
+    with unsearched():
+        from fairlead_engine.external.front_process import run  # it imports the HTTP stack
 
     return run(config)
 
@@ -148,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # that is deleted while it starts would wait for its whole grace period.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # images block it until here
+    end_unsearched()
     parsed = build_parser().parse_args(arguments)
     try:
         return _COMMANDS[parsed.command][3](parsed)

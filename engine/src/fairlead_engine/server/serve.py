@@ -12,6 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from fairlead_common.garbage import unsearched
 from fairlead_common.http.connections import allow_descriptors
 from fairlead_common.logs import configure_logging
 from fairlead_engine.config import EngineConfig, ServerConfig
@@ -70,6 +71,7 @@ async def _serve(
     await asyncio.sleep(0)  # the core's process exists from here on
     root = prompt_root()
     root.start()  # and so does this one
-    from fairlead_engine.server.server_process import ServerProcess
+    with unsearched():
+        from fairlead_engine.server.server_process import ServerProcess
 
     await ServerProcess(engine, server, folder, listener, client, starting, root, began).serve()

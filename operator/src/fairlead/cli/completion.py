@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fairlead.cli.main import build_parser, find_commands
 from fairlead.cli.options import Completer, UsageError, tell
+from fairlead_common.garbage import unsearched
 
 _HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
@@ -55,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the script, or the values that an argument may have now; 0, or 2 without a shell."""
-    parsers = dict(_commands("fairlead", build_parser(find_commands())))
+    with unsearched():
+        parsers = dict(_commands("fairlead", build_parser(find_commands())))
     if args.values:
         path, argument, *typed = args.values
         print("\n".join(_values(path, parsers[path], argument, typed)))

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import NamedTuple
 
 from fairlead import __version__
+from fairlead_common.garbage import end_unsearched, unsearched
 
 GROUP = "fairlead.commands"
 """Entry points of this group are `Command`s, named as typed."""
@@ -65,11 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # pod that is deleted while it starts would wait for its whole grace period.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # images block it until here
+    end_unsearched()
     _settle_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     try:
-        args = build_parser({chosen} if chosen else ()).parse_args(arguments)
+        with unsearched():
+            parser = build_parser({chosen} if chosen else ())
+        args = parser.parse_args(arguments)
         status = int(args.run(args))
         sys.stdout.flush()
     except KeyboardInterrupt:
