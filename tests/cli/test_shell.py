@@ -1,6 +1,7 @@
 """What a shell meets: completion, and readers who have read enough."""
 
 import asyncio
+import functools
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -27,16 +29,23 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
+Script = Callable[[str], Path]
+
+
 @pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the script of each shell."""
+def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
+    """The file with a shell's script, made when the first test asks for it."""
     folder = tmp_path_factory.mktemp("scripts")
-    for shell in ("bash", "zsh", "fish"):
+
+    @functools.cache
+    def made(shell: str) -> Path:
         command = [sys.executable, "-m", "fairlead", "completion", shell]
-        made = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert made.stderr == ""
-        (folder / shell).write_text(made.stdout)
-    return folder
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert ended.stderr == ""
+        (folder / shell).write_text(ended.stdout)
+        return folder / shell
+
+    return made
 
 
 @pytest.mark.slow
@@ -51,16 +60,16 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fairlead top -o ''", {"json"}, {"--once"}),
     ],
 )
-async def test_bash_completes(scripts: Path, typed: str, among: set[str], not_among: set[str]) -> None:
-    text = COMPLETE.format(script=scripts / "bash", words=typed)
+async def test_bash_completes(script: Script, typed: str, among: set[str], not_among: set[str]) -> None:
+    text = COMPLETE.format(script=script("bash"), words=typed)
     found = await asyncio.to_thread(subprocess.run, ["bash", "-c", text], capture_output=True, text=True, check=True)
     assert found.stderr == ""
     words = set(found.stdout.split())
     assert among <= words and not not_among & words
 
 
-async def completed_by_bash(scripts: Path, typed: str, **environment: str) -> set[str]:
-    text = COMPLETE.format(script=scripts / "bash", words=typed)
+async def completed_by_bash(script: Script, typed: str, **environment: str) -> set[str]:
+    text = COMPLETE.format(script=script("bash"), words=typed)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     found = await asyncio.to_thread(
         subprocess.run, ["bash", "-c", text], capture_output=True, text=True, check=True,
@@ -74,21 +83,21 @@ HOSTILE = ("$(touch${IFS}hostile)", "`id`", "a b", "-rf", "a;b", "../a")
 
 
 @pytest.mark.slow
-async def test_names_are_those_that_there_are_now(scripts: Path, tmp_path: Path) -> None:
+async def test_names_are_those_that_there_are_now(script: Script, tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         served = {entry["id"] for entry in json.loads(await fetched(f"{engine.url}/v1/models"))["data"]}
         typed = f"fairlead chat --gateway {engine.url} --model ''"
-        assert await completed_by_bash(scripts, typed) == served
-        assert await completed_by_bash(scripts, "fairlead bench --model ''", FAIRLEAD_GATEWAY=engine.url) == served
-    assert await completed_by_bash(scripts, "fairlead chat --model ''", FAIRLEAD_GATEWAY="http://127.0.0.1:9") == set()
-    assert "qwen3-8b" in await completed_by_bash(scripts, "fairlead models catalog show qwen3-8")
+        assert await completed_by_bash(script, typed) == served
+        assert await completed_by_bash(script, "fairlead bench --model ''", FAIRLEAD_GATEWAY=engine.url) == served
+    assert await completed_by_bash(script, "fairlead chat --model ''", FAIRLEAD_GATEWAY="http://127.0.0.1:9") == set()
+    assert "qwen3-8b" in await completed_by_bash(script, "fairlead models catalog show qwen3-8")
     nothing = {"KUBECONFIG": str(tmp_path / "none"), "FAIRLEAD_DATA_DIR": str(tmp_path)}
-    assert await completed_by_bash(scripts, "fairlead top ''", **nothing) >= {"--namespace"}
-    assert await completed_by_bash(scripts, "fairlead local logs ''", **nothing) >= {"--follow"}
+    assert await completed_by_bash(script, "fairlead top ''", **nothing) >= {"--namespace"}
+    assert await completed_by_bash(script, "fairlead local logs ''", **nothing) >= {"--follow"}
 
 
-async def test_where_a_value_is_wanted_no_flag_is_put(scripts: Path) -> None:
-    assert await completed_by_bash(scripts, "fairlead bench --rate ''") == set()
+async def test_where_a_value_is_wanted_no_flag_is_put(script: Script) -> None:
+    assert await completed_by_bash(script, "fairlead bench --rate ''") == set()
 
 
 async def test_names_that_a_shell_would_run_are_not_told(
@@ -110,18 +119,18 @@ async def fetched(url: str) -> bytes:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-async def test_other_shells_read_theirs(scripts: Path, shell: str) -> None:
+async def test_other_shells_read_theirs(script: Script, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     process = await asyncio.create_subprocess_exec(
-        shell, "-c", f"source {scripts / shell}", stderr=asyncio.subprocess.PIPE
+        shell, "-c", f"source {script(shell)}", stderr=asyncio.subprocess.PIPE
     )
     _, err = await process.communicate()
     assert (process.returncode, err) == (0, b"")
 
 
-async def test_fish_has_verbs_flags_and_choices(scripts: Path) -> None:
-    lines = (scripts / "fish").read_text().splitlines()
+async def test_fish_has_verbs_flags_and_choices(script: Script) -> None:
+    lines = script("fish").read_text().splitlines()
     assert any("-a 'up down status logs'" in line and "from local" in line for line in lines)
     assert any(
         "-l model" in line and '(fairlead completion --values "fairlead chat" "--model"' in line for line in lines
@@ -140,8 +149,8 @@ async def test_fish_has_verbs_flags_and_choices(scripts: Path) -> None:
         ("fairlead top -o ", {"json"}, {"--once"}),
     ],
 )
-async def test_fish_completes(scripts: Path, typed: str, among: set[str], not_among: set[str]) -> None:
-    asked = ["fish", "--no-config", "-c", f"source {scripts / 'fish'}; complete -C '{typed}'"]
+async def test_fish_completes(script: Script, typed: str, among: set[str], not_among: set[str]) -> None:
+    asked = ["fish", "--no-config", "-c", f"source {script('fish')}; complete -C '{typed}'"]
     found = await asyncio.to_thread(subprocess.run, asked, capture_output=True, text=True, check=True)
     assert found.stderr == ""
     words = {line.partition("\t")[0] for line in found.stdout.splitlines()}
@@ -159,14 +168,14 @@ async def test_fish_completes(scripts: Path, typed: str, among: set[str], not_am
         ("fairlead top -o j", "-o json "),
     ],
 )
-def test_zsh_completes_at_the_prompt(scripts: Path, typed: str, shown: str) -> None:
+def test_zsh_completes_at_the_prompt(script: Script, typed: str, shown: str) -> None:
     """zsh completes for a person only, so one is played."""
     child, terminal = pty.fork()
     if child == 0:
         os.environ["TERM"] = "dumb"
         os.execvp("zsh", ["zsh", "-f", "-i"])
     try:
-        os.write(terminal, f"unsetopt zle_bracketed_paste; source {scripts / 'zsh'}; echo rea''dy\n".encode())
+        os.write(terminal, f"unsetopt zle_bracketed_paste; source {script('zsh')}; echo rea''dy\n".encode())
         seen_at(terminal, "ready")
         os.write(terminal, f"{typed}\t".encode())
         assert "modifier" not in seen_at(terminal, shown)
