@@ -17,6 +17,8 @@ from homes.kubectl import Kubectl
 from homes.local import fairlead, local_fleet
 from hopeless import TOO_LARGE
 
+from fairlead_testing.collection import lies_below
+
 HERE = Path(__file__).parent
 OUT = HERE.parent / "e2e-out"
 """Where failures leave pods, events and logs."""
@@ -242,7 +244,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker("cluster_suffices") is None]
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
     for item in items:
-        if HERE not in item.path.parents:
+        if not lies_below(item, HERE):
             continue
         item.add_marker(pytest.mark.e2e)
         is_beside = home == "kubernetes" and "fleet" not in getattr(item, "fixturenames", ())

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from fairlead.api.admission_policy import EXEMPT, LIMITS
+from fairlead_testing.collection import lies_below
 
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "charts" / "fairlead"
@@ -60,7 +61,7 @@ ONLY_WITH: dict[str, dict[str, Any]] = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The renderings are made once per process: one process for all of it."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if lies_below(item, Path(__file__).parent):
             item.add_marker(pytest.mark.xdist_group("chart"))
 
 

@@ -31,6 +31,7 @@ def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     thresholds = gc.get_threshold()
     monkeypatch.setattr(gc, "collect", lambda: 0)
     gc.unfreeze()
+    gc.set_threshold(700, 10, 10)  # Python's own
     yield
     gc.freeze()
     gc.set_threshold(*thresholds)
@@ -64,7 +65,6 @@ async def test_a_gateway_leaves_what_it_was_started_with(monkeypatch: pytest.Mon
     monkeypatch.setattr(command, "Gateway", Gateway)
     monkeypatch.setattr(command, "KubeClient", Client)
     arguments = argparse.Namespace(kubeconfig=None, context=None, namespace=[])
-    gc.set_threshold(700, 10, 10)  # Python's own, whatever an earlier test of this process has left
     usual = gc.get_threshold()
     await command._serve(arguments, GatewaySettings(), OpenAccess())
     assert frozen[0] > NUM_IMPORTED

@@ -110,7 +110,9 @@ def launches(monkeypatch) -> Launches:
 def counted_decode(
     folder: Path, num_sequences: int, launches: Launches, monkeypatch: pytest.MonkeyPatch, name: str | None = None
 ) -> int:
-    """Counts what all layers of a step of decodes launch, with weights in that format; how many layers there are."""
+    """Counts what all layers of a step of decodes launch, with weights in that format; how many layers there are. What
+    kernels compute does not matter."""
+    launches.runs_kernels = False
     runner = loaded_runner(
         folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton", quantization=name
     )
@@ -161,6 +163,7 @@ def keep_states_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_layers_that_keep_states_launch_no_more_than_their_graphs_are_foreseen_for(
     family: str, launches, monkeypatch, tmp_path: Path
 ) -> None:
+    launches.runs_kernels = False
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     keep_states_with_kernels(monkeypatch)
     runner = loaded_runner(
@@ -297,6 +300,7 @@ def test_experts_take_four_launches_in_every_format_and_nobody_waits_for_who_goe
     name, num_tokens, launches, monkeypatch, tmp_path: Path
 ) -> None:
     """The router, who goes where, and two products, which round their rows within. Whoever normalises next sums up."""
+    launches.runs_kernels = False
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields())
     model = load_model(folder, read_config(folder), torch.float32, torch.device("cpu"), name)
@@ -315,6 +319,7 @@ def test_a_layer_with_adapted_experts_launches_no_more_than_its_graph_is_foresee
     family: str, num_tokens: int, launches: Launches, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """And nobody waits for who goes where, nor for whose row is whose."""
+    launches.runs_kernels = False
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     monkeypatch.setattr(expert_adapters, "weighted_product", expert_product_kernel.weighted_product)
     monkeypatch.setattr(expert_adapters, "row_product", expert_product_kernel.row_product)

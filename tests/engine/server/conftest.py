@@ -25,6 +25,7 @@ from fairlead_engine.server.app import build_app
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.fake_engine import fake_config
 from fairlead_engine_testing.prompts_here import PromptsHere
+from fairlead_testing.collection import lies_below
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -48,7 +49,7 @@ STARTERS = {"serve_folder", "start_engine_in"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a server share a process, so that it starts once: that takes eight CPU seconds."""
     for item in items:
-        if Path(__file__).parent in item.path.parents and isinstance(item, pytest.Function):
+        if isinstance(item, pytest.Function) and lies_below(item, Path(__file__).parent):
             names = set(item.fixturenames)
             server = next((name for name in SERVERS if name in names), item.path.stem if names & STARTERS else None)
             if server is not None:
