@@ -62,7 +62,7 @@ class PieceModel:
 
 def read_piece_model(raw: bytes) -> PieceModel:
     """Raises ValueError, naming the part, for what is no such message or cannot be made into a tokenizer."""
-    model = _Message(raw, "the file")
+    model = _PieceFields(raw, "the file")
     trainer, normalizer = model.message(_TRAINER, "trainer_spec"), model.message(_NORMALIZER, "normalizer_spec")
     kind = trainer.number(3, "model_type", 1)
     if kind not in (1, 2):
@@ -129,7 +129,7 @@ def _check(model: PieceModel) -> None:
         raise ValueError(f"byte_fallback is set, and there are {len(of_bytes)} pieces of bytes, not 256")
 
 
-class _Message:
+class _PieceFields:
     """Values by field; of a field given twice the last, and messages are joined, as protocol buffers have it."""
 
     def __init__(self, raw: bytes, what: str) -> None:
@@ -141,8 +141,8 @@ class _Message:
     def every(self, number: int) -> list[int | bytes]:
         return self._values.get(number, [])
 
-    def message(self, number: int, what: str) -> "_Message":
-        return _Message(b"".join(self._of_bytes(number, what)), what)
+    def message(self, number: int, what: str) -> "_PieceFields":
+        return _PieceFields(b"".join(self._of_bytes(number, what)), what)
 
     def number(self, number: int, what: str, default: int) -> int:
         value = self._values.get(number, [default])[-1]
