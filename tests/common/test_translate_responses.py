@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import Translation, translation_of
+from fairlead_common.openai.translate.responses_answers import replayed
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 USAGE = {"prompt_tokens": 40, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 32}}
@@ -50,7 +51,7 @@ def refused(input: Any = "ahoy", **fields: Any) -> PromptError:
 
 def answered(message: dict[str, Any], fields: dict[str, Any] | None = None, **choice: Any) -> Any:
     translation = new()
-    chat("ahoy", translation, **(fields or {}))
+    chat(translation=translation, **(fields or {}))
     body = {"id": "chatcmpl-1", "model": "m", "choices": [{"message": message, **choice}], "usage": USAGE}
     status, told = translation.answer(200, json.dumps(body).encode(), "r")
     assert status == 200
@@ -61,7 +62,7 @@ def streamed(
     deltas: Sequence[dict[str, Any]], fields: dict[str, Any] | None = None, **ending: Any
 ) -> list[dict[str, Any]]:
     translation = new()
-    chat("ahoy", translation, stream=True, **(fields or {}))
+    chat(translation=translation, stream=True, **(fields or {}))
     return list(_told(translation, [{"delta": each} for each in deltas] + [{"delta": {}, **ending}]))
 
 
@@ -288,6 +289,116 @@ def test_tokens_of_the_input_are_counted_as_those_of_the_chat() -> None:
     assert count.answer(200, b"{}", "r")[0] == 502
 
 
+# -- Compactions ------------------------------------------------------------------------------------------------------
+
+TRIGGER = {"type": "compaction_trigger"}
+HISTORY = [
+    {"role": "developer", "content": "Use tools."},
+    {"role": "user", "content": "Weather?"},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "rain"},
+]
+
+
+def compacted(body: dict[str, Any], summary: str | None = "They spoke of rain.") -> tuple[dict[str, Any], int, Any]:
+    """The chat for it, and status and answer."""
+    translation = translation_of("/v1/responses/compact")
+    assert translation is not None
+    path, sent = translation.request(json.dumps({"model": "m", **body}).encode(), UnknownFields("refuse"))
+    assert path == "/v1/chat/completions"
+    choice = {"message": {"content": summary, "reasoning_content": "Hm."}, "finish_reason": "stop"}
+    answer = {"id": "chatcmpl-1", "model": "m", "choices": [choice], "usage": USAGE}
+    status, told = translation.answer(200, json.dumps(answer).encode(), "r")
+    return json.loads(sent), status, json.loads(told)
+
+
+def test_a_compaction_is_the_users_messages_and_a_summary() -> None:
+    _, status, told = compacted({"input": HISTORY})
+    [user, compaction] = told.pop("output")
+    told.pop("created_at")
+    usage = told.pop("usage")
+    assert status == 200 and told == {"id": "resp_1", "object": "response.compaction"}
+    assert (user["role"], user["content"]) == ("user", [{"type": "input_text", "text": "Weather?"}])
+    assert (compaction["type"], compaction["id"]) == ("compaction", "cmp_1")
+    assert openai.types.responses.ResponseUsage.model_validate(usage).input_tokens == 40
+    summary = {"type": "text", "text": "Summary of the conversation until here:\n\nThey spoke of rain."}
+    texts = [{"type": "text", "text": "Weather?"}, {"type": "text", "text": "\n\n"}, summary]
+    assert messages(user, compaction) == [{"role": "user", "content": texts}]
+
+
+def test_the_question_for_a_summary_is_behind_the_same_prompt() -> None:
+    """So an engine has the conversation in its cache, and templates get turns that alternate."""
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    fields = {"tools": [tool], "instructions": "Be brief.", "reasoning": {"effort": "low"}}
+    plain = chat(HISTORY, **fields)
+    form = {"text": {"format": {"type": "json_object"}}, "top_logprobs": 1, "tool_choice": "required", "stop": "."}
+    for found in (compacted({"input": HISTORY, **fields, **form})[0], chat([*HISTORY, TRIGGER], **fields, **form)):
+        *before, question = found.pop("messages")
+        assert before == plain["messages"] and question["role"] == "user"
+        assert found == {name: plain[name] for name in plain if name != "messages"} | {"tool_choice": "none"}
+    [asked] = compacted({"input": "Weather?"})[0]["messages"]
+    assert [each["text"] for each in asked["content"]] == ["Weather?", "\n\n", question["content"]]
+
+
+def test_the_last_summary_stands_for_all_before_it() -> None:
+    """Also where a client, or a store, sends again what was before, with earlier summaries."""
+    first = compacted({"input": HISTORY}, "One.")[2]["output"][-1]
+    asked, _, told = compacted({"input": [*HISTORY, first, {"role": "user", "content": "And now?"}]}, "Two.")
+    assert "One." in json.dumps(asked["messages"])
+    [*users, second] = told["output"]
+    assert [each["content"][0]["text"] for each in users] == ["Weather?", "And now?"]
+    found = messages(*HISTORY, first, {"role": "user", "content": "And now?"}, second)
+    [system, user] = found
+    assert system["role"] == "system" and "".join(each["text"] for each in user["content"]) == (
+        "Weather?\n\nAnd now?\n\nSummary of the conversation until here:\n\nTwo."
+    )
+    assert messages(second, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"})[1:] == [
+        {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"},
+    ]  # fmt: skip
+
+
+def test_a_trigger_is_answered_by_one_compaction() -> None:
+    fields = {"input": [*HISTORY, TRIGGER]}
+    whole = answered({"content": "Rain.", "reasoning_content": "Hm."}, fields, finish_reason="stop")
+    [item] = whole.output
+    events = streamed(
+        [{"reasoning_content": "Hm."}, {"content": "Ra"}, {"content": "in."}], fields, finish_reason="stop"
+    )
+    for event in events:
+        EVENTS.validate_python(event)
+    kinds = ["created", "in_progress", "output_item.added", "compaction.compacting", "output_item.done", "completed"]
+    assert [event["type"].removeprefix("response.") for event in events] == kinds
+    assert events[-1]["response"]["output"] == [events[-2]["item"]] == [item.to_dict() | {"id": "cmp_1_0"}]
+    assert [each["type"] for each in replayed(events[-1]["response"])] == [each["type"] for each in events]
+
+
+def test_without_a_summary_a_compaction_has_failed() -> None:
+    _, status, told = compacted({"input": HISTORY}, "")
+    assert status == 502 and "wrote no summary" in told["error"]["message"]
+    fields = {"input": [TRIGGER]}
+    assert answered({"content": "", "reasoning_content": "Hm."}, fields).error.code == "server_error"
+    last = streamed([{"reasoning_content": "Hm."}], fields, finish_reason="length")[-1]
+    assert last["type"] == "response.failed" and "wrote no summary" in last["response"]["error"]["message"]
+
+
+def test_items_that_are_no_compactions_of_ours() -> None:
+    sealed = compacted({"input": "a"})[2]["output"][-1]["encrypted_content"]
+    head = sealed[: sealed.rindex(".") + 1]
+    for broken in (head, f"{head}*", f"{head}/w==", f"{sealed[:-1]}", f"{sealed}A"):
+        for kind in ("compaction", "compaction_summary", "context_compaction"):
+            error = refused([{"role": "user", "content": "a"}, {"type": kind, "encrypted_content": broken}])
+            assert error.field == "input[1].encrypted_content" and "as it came" in error.message
+    for foreign in ("gAAA", "", None, 5, head[:-1], f" {sealed}"):
+        assert messages({"role": "user", "content": "a"}, {"type": "compaction", "encrypted_content": foreign}) == [
+            {"role": "user", "content": "a"}
+        ]
+    assert refused([TRIGGER, {"role": "user", "content": "a"}]).field == "input[0].type"
+    for body, field in (({"stream": True, "input": "a"}, "stream"), ({}, "input"), ({"input": None}, "input")):
+        with pytest.raises(PromptError) as caught:
+            compacted(body)
+        assert caught.value.field == field
+
+
 def test_what_changes_nothing_is_taken() -> None:
     without = {
         "store": True, "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"},
@@ -465,7 +576,7 @@ def test_any_stream_keeps_to_the_grammar(deltas: list[dict[str, Any]], reason: s
 
 def test_a_stream_that_breaks_ends_as_failed() -> None:
     translation = new()
-    chat("ahoy", translation, stream=True)
+    chat(translation=translation, stream=True)
     error = {"error": {"message": "It died.", "type": "x", "param": None, "code": "engine_dead"}}
     [event] = filter(None, translation.events(f"data: {json.dumps(error)}\n\n".encode()).split(b"\n\n"))
     told = json.loads(event.split(b"data: ")[1])

@@ -95,6 +95,35 @@ async def test_what_is_deleted_is_gone_with_its_items(start, url: str) -> None:
         assert set(connection.execute(sqlalchemy.select(items.c.response_id)).scalars()) == {second.id}
 
 
+async def test_a_stored_conversation_is_compacted_and_goes_on(start, url: str) -> None:
+    """From the response that ended it, or by a trigger, whose response is stored as others are."""
+    setup = await stored(start, url)
+    said = "".join(setup.engines[0].tokens)
+    first = await setup.openai.responses.create(**CREATE)
+    second = await setup.openai.responses.create(model="fake", input="and?", previous_response_id=first.id)
+    compacted = await setup.openai.responses.compact(model="fake", previous_response_id=second.id)
+    assert [each.type for each in compacted.output] == ["message", "message", "compaction"]
+    named: list[Any] = [{"type": "item_reference", "id": first.output[0].id}]
+    assert (await setup.openai.responses.compact(model="fake", input=named)).output[-1].type == "compaction"
+    assert [role for role, _ in sent(setup.engines[0])] == ["assistant", "user"]
+    trigger: list[Any] = [{"type": "compaction_trigger"}]
+    async with setup.openai.responses.stream(model="fake", input=trigger, previous_response_id=second.id) as stream:
+        events: list[Any] = [event async for event in stream]
+    third = events[-1].response
+    [item] = third.output
+    assert item.encrypted_content == compacted.output[-1].encrypted_content  # type: ignore[union-attr]
+    assert (await setup.openai.responses.retrieve(third.id)).output == [item]
+    again = await events_of(setup.openai.responses.retrieve(third.id, stream=True))
+    assert [event.type for event in again] == [event.type for event in events]
+    await setup.openai.responses.create(model="fake", input="so", previous_response_id=third.id)
+    [(role, parts)] = sent(setup.engines[0])
+    summary = f"Summary of the conversation until here:\n\n{said}"
+    assert role == "user" and [each["text"] for each in parts[::2]] == ["ahoy", "and?", summary, "so"]
+    with pytest.raises(openai.BadRequestError, match="Previous response with id 'resp_none' not found"):
+        await setup.openai.responses.compact(model="fake", previous_response_id="resp_none")
+    assert (await setup.openai.responses.compact(model="fake", input="a")).output[-1].type == "compaction"
+
+
 async def test_items_may_be_named_instead_of_sent(start, url: str) -> None:
     setup = await stored(start, url)
     first = await setup.openai.responses.create(**CREATE)

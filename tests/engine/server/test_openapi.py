@@ -44,6 +44,7 @@ REQUESTS = {
     "/api/embeddings": OllamaEmbeddingsRequest,
     "/api/show": OllamaShowRequest,
     "/v1/responses": ResponsesRequest,
+    "/v1/responses/compact": ResponsesRequest,
     "/v1/responses/input_tokens": ResponsesRequest,
     "/v1/messages/count_tokens": CountTokensRequest,
     "/detokenize": DetokenizeRequest,

@@ -131,6 +131,55 @@ async def test_langchain_uses_it(url: str) -> None:
     assert "12" in "".join([chunk.text async for chunk in model.astream(QUESTION)])
 
 
+async def test_a_conversation_is_compacted_and_goes_on(client: openai.AsyncOpenAI) -> None:
+    """Twice, as agents do it whose conversations are long: the user's messages stay, and one summary."""
+    items: list[Any] = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "12, I think. " * 20}]
+    for number in (1, 2):
+        compacted: Any = await client.responses.compact(
+            model="dinghy", instructions="Be brief.", input=items, extra_body={"max_output_tokens": 30}
+        )
+        *users, compaction = compacted.output
+        assert (compacted.object, compaction.type) == ("response.compaction", "compaction")
+        assert [each.content[0].text for each in users] == [QUESTION, "And 8?"][:number]
+        assert compacted.usage.total_tokens == compacted.usage.input_tokens + compacted.usage.output_tokens > 0
+        items = [*(each.to_dict(warnings=False) for each in compacted.output), {"role": "user", "content": "And 8?"}]
+        response = await client.responses.create(model="dinghy", input=items, temperature=0)
+        assert response.output_text and response.usage is not None
+        assert number == 2 or response.usage.input_tokens < compacted.usage.input_tokens
+        items += response.output
+
+
+async def test_a_trigger_compacts_in_a_stream(client: openai.AsyncOpenAI) -> None:
+    """As Codex does it: each item that is done counts, and only one may be a compaction."""
+    items: list[Any] = [{"role": "user", "content": QUESTION}, {"type": "compaction_trigger"}]
+    asked: dict[str, Any] = {
+        "model": "dinghy", "instructions": "Be brief.", "tools": [WEATHER], "tool_choice": "auto", "temperature": 0,
+        "max_output_tokens": 200,
+    }  # fmt: skip
+    events = [event async for event in await client.responses.create(input=items, stream=True, **asked)]
+    [done] = [event.item for event in events if event.type == "response.output_item.done"]
+    assert "response.compaction.compacting" in [event.type for event in events]
+    last: Any = events[-1]
+    assert last.type == "response.completed" and last.response.output == [done] and done.type == "compaction"
+    whole: Any = await client.responses.create(input=items, **asked)
+    assert whole.output[0].encrypted_content == done.encrypted_content
+    after = await client.responses.create(model="dinghy", input=[items[0], done.to_dict()])
+    assert after.output_text
+
+
+async def test_a_broken_compaction_is_refused_by_its_place(client: openai.AsyncOpenAI) -> None:
+    compacted: Any = await client.responses.compact(model="dinghy", input=QUESTION)
+    broken: Any = compacted.output[-1].to_dict()
+    broken["encrypted_content"] += "*"
+    with pytest.raises(openai.BadRequestError, match="send the item of the compaction as it came") as caught:
+        await client.responses.create(model="dinghy", input=[{"role": "user", "content": "a"}, broken])
+    assert caught.value.param == "input[1].encrypted_content"
+    with pytest.raises(openai.BadRequestError, match="input: is missing"):
+        await client.responses.compact(model="dinghy")
+    with pytest.raises(openai.BadRequestError, match="not kept here"):
+        await client.responses.compact(model="dinghy", previous_response_id="resp_1")
+
+
 async def test_refusals_are_openais_and_name_the_item(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="'other'"):
         await client.responses.create(model="other", input=QUESTION)

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from fairlead_common.http.cross_origin import CrossOrigin, origins_of
 from fairlead_common.http.pages import DOCUMENT_FOLDER, HEADERS, Page, read_pages
 from fairlead_common.openai.translate import TRANSLATED_PATHS, ollama, ollama_answers
+from fairlead_common.openai.translate.compactions import COMPACT_PATH
 from fairlead_common.openai.translate.invocations import INVOCATIONS_PATH, Invocation
 from fairlead_common.openai.translate.messages import (
     COUNT_TOKENS_PATH,
@@ -132,6 +133,9 @@ _RAW = (
         streams=_EVENTS,
     ),
     RawOperation(RESPONSES_PATH, "respond", "Answer a conversation in items", ResponsesRequest, streams=_EVENTS),
+    RawOperation(
+        COMPACT_PATH, "compact", "The user's messages of a conversation, and a summary of it", ResponsesRequest
+    ),
     RawOperation(
         INPUT_TOKENS_PATH,
         "count_input_tokens",

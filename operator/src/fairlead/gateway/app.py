@@ -55,6 +55,7 @@ from fairlead_common.http.lanes import Pacer
 from fairlead_common.http.loop_shares import Scrapes
 from fairlead_common.http.pages import DOCUMENT_FOLDER, HEADERS, read_pages
 from fairlead_common.openai.translate import translation_of
+from fairlead_common.openai.translate.compactions import COMPACT_PATH, Compact
 from fairlead_common.openai.translate.messages import MESSAGE_BATCHES_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
@@ -321,6 +322,9 @@ class GatewayApp:
         if self.keeper is not None and target.path == RESPONSES_PATH:
             turn, body = await self.keeper.turn(body, client.name or "")
             client.translation = client.translation if turn is None else turn.translation
+        elif self.keeper is not None and target.path == COMPACT_PATH:
+            kept, body = await self.keeper.compacted(body, client.name or "")
+            client.translation = Compact(kept)
         if client.translation is not None:
             await self.pacer.pace(len(body))
         path, body = translated(target.path, body, client.translation, self._unknown)

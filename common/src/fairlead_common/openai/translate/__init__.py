@@ -8,6 +8,7 @@ models have a path below `/v1/models` as theirs, and no body.
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fairlead_common.openai.translate.compactions import COMPACT_PATH, Compact
 from fairlead_common.openai.translate.invocations import INVOCATIONS_PATH, Invocations
 from fairlead_common.openai.translate.messages import (
     COUNT_TOKENS_PATH,
@@ -59,6 +60,7 @@ _TRANSLATIONS: Mapping[str, Callable[[], Translation]] = {
     MESSAGES_PATH: Messages,
     RESPONSES_PATH: Responses,
     INPUT_TOKENS_PATH: CountInputTokens,
+    COMPACT_PATH: Compact,
     CHAT_PATH: OllamaChat,
     GENERATE_PATH: OllamaGenerate,
     EMBED_PATH: OllamaEmbed,

@@ -4,7 +4,9 @@ Where nothing is stored, each request brings its whole history (`input`), and wh
 refused by name. A custom tool becomes a function with one text, `input`; a tool of a namespace a function with the
 names of both, joined by `__`. Tools and choices in the form of a chat, which some clients send, are taken as well.
 Histories of other servers are read: what a client ran there was a call of a function, what only their server can read
-or ran by itself is passed over, and tools that items bring are the request's.
+or ran by itself is passed over, and tools that items bring are the request's. A request that ends with a trigger of
+compaction is a chat that asks for a summary; an item with such a summary stands for what is before it, except for the
+messages of the user and of the system.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +19,15 @@ from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.tool_forms import INPUT_OF_CUSTOM, function_of
 from fairlead_common.openai.translate.decoding import decoded, tag_of
 from fairlead_common.openai.translate.places import Places
+from fairlead_common.openai.translate.summaries import ASKS_FOR_SUMMARY, opened
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 RESPONSES_PATH = "/v1/responses"
 INPUT_TOKENS_PATH = "/v1/responses/input_tokens"
+TRIGGER = "compaction_trigger"
+"""Type of an item, the last one, that asks for a compaction."""
+_COMPACTIONS = ("compaction", "compaction_summary", "context_compaction")
+"""Types of items with a summary that this server or another wrote."""
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
 _PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26", "image_generation", "tool_search")
 """Types of tools without effect: nobody searches or draws here, and models see all tools at once."""
@@ -28,10 +35,9 @@ _BRINGS_TOOLS = ("additional_tools", "tool_search_output")
 """Types of items whose `tools` the model has, too."""
 _UNREAD = (
     *_BRINGS_TOOLS, "tool_search_call", "web_search_call", "file_search_call", "code_interpreter_call",
-    "image_generation_call", "mcp_list_tools", "mcp_call", "compaction", "compaction_summary", "context_compaction",
+    "image_generation_call", "mcp_list_tools", "mcp_call", TRIGGER,
 )  # fmt: skip
-"""Types of items without a message: run by another server, of which the answer that follows says what was found, or
-readable for that server alone."""
+"""Types of items without a message: run by another server, of which the answer that follows says what was found."""
 _CLIENTS_CALLS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
 """Types of calls of tools that clients run → the field with the arguments."""
 _OF_A_CHAT = (
@@ -40,6 +46,10 @@ _OF_A_CHAT = (
     "cache_salt", "priority", "prompt_cache_options", "prompt_cache_retention",
 )  # fmt: skip
 """Fields that a chat has by the same names."""
+_NOT_OF_SUMMARIES = (
+    "response_format", "structured_outputs", "stop", "logprobs", "top_logprobs", "parallel_tool_calls", "tool_choice",
+)  # fmt: skip
+"""Fields of a chat that its summary does not keep to."""
 _JOIN = "__"
 """Between the names of a namespace and of its tool."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -56,7 +66,8 @@ _NAMES = (
 class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """`POST /v1/responses`, as OpenAI's clients send it."""
 
-    input: str | Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
+    input: str | Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    """None = nothing, which a compaction of an earlier response alone takes."""
     model: ModelName | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
@@ -94,7 +105,7 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     priority: Any = None
     """A chat's, as vLLM takes them here."""
     context_management: Any = None
-    """No effect."""
+    """No effect; `compaction_trigger` as the last item compacts."""
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     """Retention hints of a chat."""
@@ -111,6 +122,18 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     safety_identifier: str | None = None
     moderation: Any = None
     prompt_cache_key: str | None = None
+
+    @property
+    def items(self) -> list[tuple[str, dict[str, Any]]]:
+        """Places and items of `input`."""
+        if isinstance(self.input, str):
+            return [("input", {"type": "message", "role": "user", "content": self.input})]
+        return [(f"input[{index}]", item) for index, item in enumerate(self.input or ())]
+
+    @property
+    def asks_for_summary(self) -> bool:
+        """Whether the answer is a compaction."""
+        return isinstance(self.input, list) and self.input[-1].get("type") == TRIGGER
 
     def tool(self, name: str | None) -> tuple[dict[str, str], bool]:
         """For a tool's name in the chat: `name` and perhaps `namespace` of the tool, and whether the tool is custom."""
@@ -132,10 +155,19 @@ class Kept(msgspec.Struct):
 
 def decoded_response(body: bytes, unknown: UnknownFields, kept: Kept | None = None) -> ResponsesRequest:
     """`kept`: None = responses are not stored. Raises PromptError and OverBudget."""
-    request = decoded(body, ResponsesRequest, unknown)
+    return checked(decoded(body, ResponsesRequest, unknown), kept)
+
+
+def checked(request: ResponsesRequest, kept: Kept | None = None) -> ResponsesRequest:
+    """The request with the tools that items bring. Raises PromptError."""
     for field in ("conversation", "prompt", *(() if kept else ("background", "previous_response_id"))):
         if getattr(request, field):
             raise PromptError(field, f"{field}: {_NOT_KEPT}")
+    if request.input is None:
+        raise PromptError("input", "input: is missing")
+    for place, item in request.items[:-1]:
+        if item.get("type") == TRIGGER:
+            raise PromptError(f"{place}.type", f"{place}.type: a {TRIGGER} must be the last item")
     if brought := list(_brought(request, kept.before if kept else ())):
         return msgspec.structs.replace(request, tools=[*(request.tools or ()), *brought])
     return request
@@ -143,9 +175,7 @@ def decoded_response(body: bytes, unknown: UnknownFields, kept: Kept | None = No
 
 def _brought(request: ResponsesRequest, before: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Tools that items bring and the request does not have. Raises PromptError."""
-    items = [("previous_response_id", item) for item in before]
-    if not isinstance(request.input, str):
-        items += [(f"input[{index}]", item) for index, item in enumerate(request.input)]
+    items = [*(("previous_response_id", item) for item in before), *request.items]
     bringing = [(f"{place}.tools", item.get("tools")) for place, item in items if item.get("type") in _BRINGS_TOOLS]
     if not bringing:
         return
@@ -168,11 +198,9 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
         history.add("instructions", {"role": "system", "content": request.instructions})
     for item in kept.before if kept else ():
         history.read("previous_response_id", item)
-    if isinstance(request.input, str):
-        history.add("input", {"role": "user", "content": request.input})
-    else:
-        for index, item in enumerate(request.input):
-            history.read(f"input[{index}]", item)
+    for place, item in request.items:
+        history.read(place, item)
+    history.join(asks_for_summary=request.asks_for_summary)
     tools = list(_functions(request.tools or ()))
     given = {
         "model": request.model,
@@ -195,6 +223,9 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
             problem = "nothing runs the tools that were sent" if request.tools else "there are no tools to choose from"
             raise PromptError("tool_choice", f"tool_choice: {problem}; send functions or custom tools, or auto")
         fields.pop("parallel_tool_calls", None)
+    if request.asks_for_summary:
+        fields = {name: value for name, value in fields.items() if name not in _NOT_OF_SUMMARIES}
+        fields |= {"tool_choice": "none"} if "tools" in fields else {}
     places = Places(history.places, [place for place, _ in tools], _NAMES)
     return fields | {"messages": history.messages, "best_effort": True}, places
 
@@ -208,6 +239,8 @@ class _History:
         self.places: list[str] = []
         self._thought = ""
         """Reasoning before the next message or call of the assistant."""
+        self._summary: dict[str, Any] | None = None
+        """The message with the last summary that was written here."""
 
     def read(self, place: str, item: Mapping[str, Any]) -> None:
         kind = item.get("type")
@@ -232,6 +265,8 @@ class _History:
                 told = item.get("output") or ""
                 text = told if isinstance(told, str) else msgspec.json.encode(told).decode()
                 self.add(place, {"role": "tool", "tool_call_id": _id_of(item, place), "content": text})
+            case _ if kind in _COMPACTIONS:
+                self._compaction(place, opened(item.get("encrypted_content"), f"{place}.encrypted_content"))
             case _ if kind in _UNREAD:
                 pass
             case "item_reference":
@@ -244,6 +279,36 @@ class _History:
         self.messages.append(message)
         self.places.append(place)
 
+    def join(self, *, asks_for_summary: bool) -> None:
+        """Makes one message of a summary and the user's messages beside it, and of a last message of the user and the
+        question for a summary: templates may want turns of the user and the assistant to alternate."""
+        if self._summary is not None:
+            first = last = next(index for index, each in enumerate(self.messages) if each is self._summary)
+            while first > 0 and self.messages[first - 1]["role"] == "user":
+                first -= 1
+            while self.messages[last + 1 :] and self.messages[last + 1]["role"] == "user":
+                last += 1
+            for message in self.messages[first + 1 : last + 1]:
+                self.messages[first] = _joined(self.messages[first], message["content"])
+                self.places[first] = "input"
+            del self.messages[first + 1 : last + 1], self.places[first + 1 : last + 1]
+        if not asks_for_summary:
+            return
+        if self.messages and self.messages[-1]["role"] == "user":
+            self.messages[-1] = _joined(self.messages[-1], ASKS_FOR_SUMMARY)
+        else:
+            self.add("input", {"role": "user", "content": ASKS_FOR_SUMMARY})
+
+    def _compaction(self, place: str, summary: str | None) -> None:
+        """`summary`: None = another server's, which nobody here can read."""
+        if summary is None:
+            return
+        beside = zip(self.messages, self.places, strict=True)
+        kept = [(each, at) for each, at in beside if each["role"] in ("system", "user") and each is not self._summary]
+        self.messages, self.places = [each for each, _ in kept], [at for _, at in kept]
+        self._thought, self._summary = "", {"role": "user", "content": summary}
+        self.add(place, self._summary)
+
     def _message(self, place: str, item: Mapping[str, Any]) -> None:
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
@@ -255,8 +320,7 @@ class _History:
         elif role == "user":
             self.add(place, {"role": role, "content": content})
         elif self.messages and all(each["role"] == "system" for each in self.messages):
-            before = self.messages[-1]
-            before["content"] = [*_as_parts(before["content"]), {"type": "text", "text": "\n\n"}, *_as_parts(content)]
+            self.messages[-1] = _joined(self.messages[-1], content)
         else:
             self.add(place, {"role": "system", "content": content})
 
@@ -333,6 +397,12 @@ def _texts(parts: Any, place: str) -> Iterator[str]:
                 f"{place}[{index}].type", f"{place}[{index}].type: must be reasoning_text or summary_text"
             )
         yield _text_of(part, "text", f"{place}[{index}]")
+
+
+def _joined(message: Mapping[str, Any], content: str | list[dict[str, Any]]) -> dict[str, Any]:
+    """The message with more content, behind an empty line."""
+    parts = [*_as_parts(message["content"]), {"type": "text", "text": "\n\n"}, *_as_parts(content)]
+    return {**message, "content": parts}
 
 
 def _as_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -27,8 +27,17 @@ from fairlead_common.openai.translate.responses import (
     chat_fields_of,
     decoded_response,
 )
+from fairlead_common.openai.translate.summaries import sealed
 from fairlead_common.openai.unknown_fields import UnknownFields
 
+NO_CHATS = {
+    "message": "What serves this model does not answer chats.",
+    "type": "server_error",
+    "param": None,
+    "code": None,
+}
+NO_SUMMARY = {"code": "server_error", "message": "The model wrote no summary of the conversation; try again."}
+"""Error of a compaction that failed."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → why a response is incomplete."""
 _ECHOED = (
@@ -39,6 +48,8 @@ _ECHOED = (
 _COUNTED = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort")
 """Fields of a chat that change its prompt."""
 _NONE = msgspec.Raw(b"[]")
+_COMPACTING = "response.compaction.compacting"
+_UNSUMMARISED = {"status": "failed", "error": NO_SUMMARY}
 
 
 class Responses:
@@ -65,12 +76,16 @@ class Responses:
         return self._stream.ended if self._whole is None and self._stream else self._whole
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
-        self._request = decoded_response(body, unknown, self._kept)
+        self._request = self.asked(body, unknown)
         fields, self._places = chat_fields_of(self._request, self._kept)
         if self._request.stream:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
         self._stream = _ResponseStream(self._request, self._kept)
         return "/v1/chat/completions", msgspec.json.encode(fields)
+
+    def asked(self, body: bytes, unknown: UnknownFields) -> ResponsesRequest:
+        """The request in a body. Raises PromptError and OverBudget."""
+        return decoded_response(body, unknown, self._kept)
 
     def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
         if status >= 400:
@@ -78,8 +93,7 @@ class Responses:
         try:
             answer = completion.decode(body)
         except UNREADABLE:
-            error = {"message": "What serves this model does not answer chats.", "type": "server_error"}
-            return 502, msgspec.json.encode({"error": error | {"param": None, "code": None}})
+            return 502, msgspec.json.encode({"error": NO_CHATS})
         self._whole = _whole(self._request, self._kept, answer)
         return status, msgspec.json.encode(self._whole)
 
@@ -122,26 +136,27 @@ class CountInputTokens(Responses):
 def _whole(request: ResponsesRequest, kept: Kept | None, answer: ChatCompletion) -> dict[str, Any]:
     choice = answer.choices[0] if answer.choices else ChatChoice()
     said, status = choice.message, _status(choice)
-    items = [_Item.of(kind, answer.id, request) for kind in _kinds(said)]
-    for item, text in zip(items, _contents(said), strict=True):
+    items = []
+    for kind, text in _parts(request, said):
+        items.append(item := _Item.of(kind, answer.id, request))
         item.text = text
         item.logprobs = _logprobs(choice)
     output = [item.whole(status if item is items[-1] else "completed") for item in items]
-    head = _head(request, kept, answer)
-    return head | _ending(choice) | {"output": output, "usage": _usage(answer.usage)}
+    head = _head(request, kept, answer) | {"output": output, "usage": usage_of(answer.usage)}
+    return head | (_ending(choice) if output or not request.asks_for_summary else _UNSUMMARISED)
 
 
-def _kinds(said: Said) -> "Iterator[str | ChatCall]":
+def _parts(request: ResponsesRequest, said: Said) -> "Iterator[tuple[str | ChatCall, str]]":
+    """Kinds and texts of what was said; of a compaction the summary alone."""
+    if request.asks_for_summary:
+        if said.content:
+            yield "compaction", said.content
+        return
     if said.thought:
-        yield "reasoning"
+        yield "reasoning", said.thought
     if said.content:
-        yield "message"
-    yield from said.tool_calls or ()
-
-
-def _contents(said: Said) -> Iterator[str]:
-    yield from filter(None, (said.thought, said.content))
-    yield from (call.function.arguments or "" for call in said.tool_calls or ())
+        yield "message", said.content
+    yield from ((call, call.function.arguments or "") for call in said.tool_calls or ())
 
 
 def _head(request: ResponsesRequest, kept: Kept | None, answer: ChatCompletion) -> dict[str, Any]:
@@ -180,7 +195,8 @@ def _ending(choice: ChatChoice) -> dict[str, Any]:
     return {"status": _status(choice), "incomplete_details": details, **ended}
 
 
-def _usage(usage: ChatUsage | None) -> dict[str, Any] | None:
+def usage_of(usage: ChatUsage | None) -> dict[str, Any] | None:
+    """As a response tells it. None = unknown."""
     if usage is None:
         return None
     written = usage.completion_tokens or 0
@@ -204,6 +220,7 @@ class _Item:
 
     kind = ""
     delta_kind = ""
+    """Empty = no events tell its text."""
     field = "text"
     """Name of its text."""
     part_kind: str | None = None
@@ -216,12 +233,14 @@ class _Item:
 
     @staticmethod
     def of(kind: "str | ChatCall", response_id: str, request: ResponsesRequest) -> "_Item":
-        """`kind`: `reasoning` or `message`, or the call."""
+        """`kind`: `reasoning`, `message` or `compaction`, or the call."""
         suffix = response_id.removeprefix("chatcmpl-")
         if kind == "reasoning":
             return _Reasoning(f"rs_{suffix}")
         if kind == "message":
             return _Message(f"msg_{suffix}")
+        if kind == "compaction":
+            return Compaction(f"cmp_{suffix}")
         assert isinstance(kind, ChatCall)
         names, is_custom = request.tool(kind.function.name)
         return (_CustomCall if is_custom else _FunctionCall)(kind, names)
@@ -265,6 +284,19 @@ class _Message(_Item):
 
     def part(self) -> dict[str, Any]:
         return super().part() | {"annotations": [], "logprobs": self.logprobs}
+
+
+class Compaction(_Item):
+    """The summary is inside of an opaque text, and told when it is whole."""
+
+    kind, field = "compaction", "encrypted_content"
+
+    def whole(self, status: str) -> dict[str, Any]:
+        return {"type": self.kind, "id": self.id, self.field: sealed(self.text) if self.text else ""}
+
+    def more(self, text: str) -> str:
+        super().more(text)
+        return ""
 
 
 class _FunctionCall(_Item):
@@ -318,7 +350,7 @@ class _ResponseStream:
         self._output: list[dict[str, Any]] = []
         self._open: _Item | None = None
         self._of: str | int | None = None
-        """Which item is open: `reasoning`, `message` or the index of a call."""
+        """Which item is open: its kind, or the index of a call."""
         self._last = ChatChoice()
         self._usage: ChatUsage | None = None
 
@@ -350,13 +382,9 @@ class _ResponseStream:
                 self._last = choice
 
     def _said(self, choice: ChatChoice) -> Iterator[dict[str, Any]]:
-        said = choice.delta
-        if said.thought:
-            yield from self._more("reasoning", "reasoning", said.thought, _NONE)
-        if said.content:
-            yield from self._more("message", "message", said.content, _logprobs(choice))
-        for call in said.tool_calls or ():
-            yield from self._more(call.index, call, call.function.arguments or "", _NONE)
+        for kind, text in _parts(self._request, choice.delta):
+            logprobs = _logprobs(choice) if kind == "message" else _NONE
+            yield from self._more(kind if isinstance(kind, str) else kind.index, kind, text, logprobs)
 
     def _more(
         self, of: str | int, kind: "str | ChatCall", text: str, logprobs: msgspec.Raw
@@ -365,6 +393,8 @@ class _ResponseStream:
             yield from self._close("completed")
             self._of, self._open = of, _Item.of(kind, f"{self._answer.id}_{len(self._output)}", self._request)
             yield self._at("response.output_item.added", item=self._open.whole("in_progress"))
+            if isinstance(self._open, Compaction):
+                yield self._at(_COMPACTING, item_id=self._open.id)
             if self._open.part_kind is not None:
                 yield self._part("response.content_part.added")
         if told := self._open.more(text):
@@ -376,7 +406,8 @@ class _ResponseStream:
             return
         if isinstance(item, _CustomCall) and item.told():
             yield self._text(item.delta_kind, "delta", item.told(), _NONE)
-        yield self._text(item.done_kind(), item.field, item.told(), item.logprobs)
+        if item.delta_kind:
+            yield self._text(item.done_kind(), item.field, item.told(), item.logprobs)
         if item.part_kind is not None:
             yield self._part("response.content_part.done")
         whole = item.whole(status)
@@ -385,10 +416,11 @@ class _ResponseStream:
         self._open = None
 
     def _end(self) -> Iterator[dict[str, Any]]:
-        status = _status(self._last)
-        yield from self._close(status)
-        self.ended = self._head | _ending(self._last) | {"output": self._output, "usage": _usage(self._usage)}
-        yield {"type": f"response.{status}", "response": self.ended}
+        yield from self._close(_status(self._last))
+        is_empty = self._request.asks_for_summary and not self._output
+        ending = _UNSUMMARISED if is_empty else _ending(self._last)
+        self.ended = self._head | ending | {"output": self._output, "usage": usage_of(self._usage)}
+        yield {"type": f"response.{ending['status']}", "response": self.ended}
 
     def _failed(self, payload: bytes) -> dict[str, Any]:
         try:
@@ -442,7 +474,7 @@ def replayed(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _item_events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    kinds: Sequence[type[_Item]] = (_Reasoning, _Message, _FunctionCall, _CustomCall)
+    kinds: Sequence[type[_Item]] = (_Reasoning, _Message, Compaction, _FunctionCall, _CustomCall)
     made = next(kind for kind in kinds if kind.kind == item["type"])
     part: dict[str, Any] = next(iter(item.get("content") or ()), {})
     told = (part or item).get(made.field, "")
@@ -450,6 +482,11 @@ def _item_events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     more = {"logprobs": part.get("logprobs", [])} if made is _Message else {}
     name = {"name": item["name"]} if made is _FunctionCall else {}
     begun: dict[str, Any] = {"content": []} if made.part_kind else {made.field: ""}
+    if made is Compaction:
+        yield {"type": "response.output_item.added", "item": item | begun}
+        yield {"type": _COMPACTING, **of}
+        yield {"type": "response.output_item.done", "item": item}
+        return
     yield {"type": "response.output_item.added", "item": item | {"status": "in_progress"} | begun}
     if part:
         yield {"type": "response.content_part.added", "part": part | {"text": ""}, **of}

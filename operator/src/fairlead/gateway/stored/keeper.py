@@ -31,7 +31,13 @@ TOUCH_SECONDS = 5.0
 EXPIRE_SECONDS = 600.0
 MAX_BACKGROUND = 1000
 """Responses in the background of one gateway; one more is answered 429."""
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+}
 _MAX_ID_LENGTH = 200
 _STALL_SECONDS = 3600.0
 """No limit: nobody reads what is written in the background."""
@@ -40,7 +46,7 @@ _STALL_SECONDS = 3600.0
 class StorableRequest(msgspec.Struct):
     """What of a request decides whether and how it is stored."""
 
-    input: str | list[Json]
+    input: str | list[Json] | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -152,14 +158,29 @@ class Keeper:
             if asked.store is None and not asked.background and asked.previous_response_id is None:
                 return None, body
             raise unreachable(error) from error
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        if is_changed:
-            fields["input"] = msgspec.Raw(msgspec.json.encode(given))
         kept = Kept(f"resp_{secrets.token_hex(24)}", before, is_stored=asked.store is not False)
-        return StoredTurn(self.store, owner, asked, kept, given), msgspec.json.encode(fields)
+        turn = StoredTurn(self.store, owner, asked, kept, given)
+        return turn, _with_input(body, given) if is_changed else body
 
-    async def _given(self, asked: str | list[Json], owner: str) -> tuple[list[Json], bool]:
+    async def compacted(self, body: bytes, owner: str) -> tuple[Kept | None, bytes]:
+        """What is stored of the conversation that a request compacts, and the request's body with what it refers to.
+        None = the translation refuses it. Raises OpenAIError."""
+        try:
+            asked = msgspec.json.decode(body, type=StorableRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None, body
+        try:
+            given, is_changed = await self._given(asked.input, owner)
+            previous = asked.previous_response_id
+            kept = Kept("", [] if previous is None else await self._before(previous, owner), is_stored=False)
+        except StoreError as error:
+            raise unreachable(error) from error
+        return kept, _with_input(body, given) if is_changed else body
+
+    async def _given(self, asked: str | list[Json] | None, owner: str) -> tuple[list[Json], bool]:
         """The request's items, each with an id, and whether some were references."""
+        if asked is None:
+            return [], False
         if isinstance(asked, str):
             return [_as_stored({"id": _new_id("message"), "role": "user", "content": asked})], False
         wanted = {index: item.get("id") for index, item in enumerate(asked) if item.get("type") == "item_reference"}
@@ -332,6 +353,12 @@ class _Unread:
             message = str(msgspec.json.decode(self._body)["error"]["message"])
         codes = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
         return {"code": codes.get(self._status, "server_error"), "message": message}
+
+
+def _with_input(body: bytes, given: list[Json]) -> bytes:
+    """A request's body with other items."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(fields | {"input": msgspec.Raw(msgspec.json.encode(given))})
 
 
 def previous_not_found(response_id: str) -> OpenAIError:
