@@ -206,6 +206,34 @@ def test_what_changes_no_prompt_is_taken() -> None:
     assert chat(system=None, tools=None, tool_choice=None, thinking=None, model=None) == chat()
 
 
+def test_a_breakpoint_is_for_the_messages_up_to_it() -> None:
+    """The longer time of those at the end is for the whole prompt."""
+
+    def options(messages: Any = (("user", "a"), ("assistant", "b"), ("user", "c")), **fields: Any) -> Any:
+        told = [{"role": role, "content": content} for role, content in messages]
+        body = {"model": "m", "max_tokens": 9, "messages": told, **fields}
+        asked = translation_of("/v1/messages")
+        assert asked is not None
+        _, sent = asked.request(json.dumps(body).encode(), UnknownFields("refuse"))
+        return json.loads(sent).get("prompt_cache_options")
+
+    short, said = {"cache_control": {"type": "ephemeral"}}, ("user", [{**text("a"), **CACHED}])
+    system = [{**text("s"), **CACHED}]
+    assert options() is None
+    assert options(system=system) == {"prefixes": {"1h": 1}}
+    assert options(system=system, **short) == {"ttl": "5m", "prefixes": {"1h": 1}}
+    assert options(tools=[{**TOOL, **short}], system=system) == {"prefixes": {"5m": 1, "1h": 1}}
+    assert options([said, ("assistant", "b"), ("user", "c")], system="s") == {"prefixes": {"1h": 2}}
+    first = ("user", [{**text("a"), **short}])
+    assert options([first, ("assistant", "b"), said]) == {"ttl": "1h", "prefixes": {"5m": 1}}
+    results = [{"type": "tool_result", "tool_use_id": each, "content": "r"} for each in "tu"]
+    use = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in "tu"]
+    turns = [("user", "a"), ("assistant", use), ("user", [results[0], {**results[1], **CACHED}]), ("user", "b")]
+    assert options(turns) == {"prefixes": {"1h": 4}}
+    summary = {"type": "compaction", "content": "They spoke of rain."}
+    assert options([said, ("assistant", [summary]), ("user", "c")]) is None
+
+
 # -- What is refused --------------------------------------------------------------------------------------------------
 
 

@@ -66,8 +66,11 @@ class Served:
 
 
 @pytest.fixture
-async def served(tokenizer: PromptTokenizer) -> AsyncIterator[Served]:
-    """The product's HTTP application and core, on a runner without a model; 128 blocks of four tokens."""
+async def served(tokenizer: PromptTokenizer, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    """The product's HTTP application and core, on a runner without a model; 128 blocks of four tokens. Its parameter
+    stands before the chat template."""
+    assert tokenizer.chat_template is not None
+    tokenizer = tokenizer.templated(getattr(request, "param", "") + tokenizer.chat_template.source)
     clock, model = FakeClock(), FakeModelConfig(vocab_size=320, max_position_embeddings=256, eos_token_ids=())
 
     def make_engine(config: EngineConfig) -> Engine:
@@ -111,6 +114,38 @@ async def test_a_hinted_prompt_survives_a_flood_until_its_time_is_over(
     served.clock.advance(seconds)
     await served.flood()
     assert await ask(**fields) == 0
+
+
+async def test_a_breakpoint_covers_the_prompt_up_to_it(served: Served) -> None:
+    """Each for its own time: the system for an hour, what was said behind it for five minutes or not at all."""
+    system = [{**TEXT, "cache_control": {**EPHEMERAL, "ttl": "1h"}}]
+    whole = await served.message([TEXT], system=system) + await served.message([TEXT], system=system)
+    served.clock.advance(299)
+    await served.flood()
+    assert await served.message([TEXT], system=system) == whole > 32
+    served.clock.advance(301)
+    await served.flood()
+    assert 16 < await served.message(system=system) < whole - 16
+    served.clock.advance(3601)
+    await served.flood()
+    assert await served.message(system=system) == 0
+
+
+@pytest.mark.parametrize("served", ["{{ messages | length }}", "{{ messages[1].role }}"], indirect=True)
+async def test_a_breakpoint_covers_all_where_the_template_has_no_such_beginning(served: Served) -> None:
+    system = [{**TEXT, "cache_control": {**EPHEMERAL, "ttl": "1h"}}]
+    assert await served.message(system=system) == 0
+    whole = await served.message(system=system)
+    served.clock.advance(3500)
+    await served.flood()
+    assert await served.message(system=system) == whole > 32
+
+
+@pytest.mark.parametrize("prefixes", [{"2h": 0}, {"1h": "a"}, [1], {"1h": True}])
+async def test_beginnings_that_are_none_are_refused_by_their_field(served: Served, prefixes: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="must be times and numbers of messages") as refused:
+        await served.chat(extra_body={"prompt_cache_options": {"prefixes": prefixes}})
+    assert refused.value.param == "prompt_cache_options.prefixes"
 
 
 @pytest.mark.parametrize(

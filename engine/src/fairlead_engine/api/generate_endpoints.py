@@ -3,6 +3,7 @@ API, `POST /v1/chat/completions/{id}/inject`: the result of a tool, put into a s
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -110,6 +111,19 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
                 "ends is not told by tokens of their own; leave it out, or serve it with reasoning-parser set",
                 "unsupported_value",
             )
+
+    async def keep_prefixes(self, request: ChatRequest, prompts: list[list[int]]) -> tuple[tuple[float, int], ...]:
+        [ids], kept = prompts, []
+        for seconds, number in request.keep_prefixes():
+            chat = msgspec.structs.replace(chat_fields(request), messages=request.messages[:number])
+            chat = msgspec.structs.replace(chat, add_generation_prompt=False, continue_final_message=None)
+            beginning = ids
+            with suppress(RequestError):  # of a template that wants more messages
+                [(_, prompt)] = await self._service.prompts.prompts(chat)
+                beginning = prompt.token_ids
+            begins = beginning[:-1] == ids[: len(beginning) - 1]  # its last token may be one with what follows
+            kept.append((seconds, len(beginning if begins else ids)))
+        return tuple(kept)
 
     def injectable(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> Injectable | None:
         if not request.injectable or model.injectable is None:

@@ -106,6 +106,7 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
                     max_queue_seconds=None if dispatch.gateway is not None else self._service.config.max_queue_time,
                     injectable=self.injectable(request, prompts, model),
                     keep_seconds=keep_seconds,
+                    keep_prefixes=await self.keep_prefixes(request, prompts),
                 )
                 share = self._service.shares.stream()
                 choices = await self._choices(request, model, template, encoded, images, share)
@@ -163,6 +164,11 @@ class PromptEndpoint(Endpoint, ABC, Generic[Request]):
 
     async def images(self, request: Request, model: ServedModel) -> list[DecodedImage]:
         return []
+
+    async def keep_prefixes(self, request: Request, prompts: list[list[int]]) -> tuple[tuple[float, int], ...]:
+        """Retention hints for beginnings of the prompt (`EngineRequest.keep_prefixes`); a beginning that the prompt
+        does not have is all of the prompt. Raises `RequestError`."""
+        return ()
 
     async def constrained(
         self, sampling: SamplingParams, request: Request, prompts: list[list[int]], model: ServedModel

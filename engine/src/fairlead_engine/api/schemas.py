@@ -45,6 +45,8 @@ _LIFETIME = re.compile(r"([1-9]\d{0,4})([smh])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST_SECONDS = 24 * 3600.0
 _SESSION_SECONDS = 300.0
+_MOST_PREFIXES = 4
+"""Each is rendered and tokenised by itself."""
 """Retention hint of a request that names a session."""
 _TEXT_ONLY = "This model writes text only."
 
@@ -364,7 +366,8 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
     prompt_cache_options: Annotated[
         Metadata | None,
         Parameter(
-            "`ttl`, such as `30m`, keeps prompt and answer in the cache before others for so long: from `1s` to `24h`. "
+            "`ttl`, such as `30m`, keeps prompt and answer in the cache before others for so long: from `1s` to `24h`; "
+            '`prefixes`, such as `{"1h": 2}`, what the first messages of a chat are of the prompt. '
             "Prefixes are found in caches without it.",
         ),
     ] = None
@@ -380,6 +383,15 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         if (lifetime := (self.prompt_cache_options or {}).get("ttl")) is not None:
             hints.append(_seconds_of(lifetime))
         return max(hints, default=None)
+
+    def keep_prefixes(self) -> list[tuple[float, int]]:
+        """Further hints, each for the first messages of a chat: seconds and number of messages. Raises
+        `RequestError`."""
+        prefixes = (self.prompt_cache_options or {}).get("prefixes") or {}
+        if not isinstance(prefixes, dict) or not all(type(each) is int and each > 0 for each in prefixes.values()):
+            name = "prompt_cache_options.prefixes"
+            raise RequestError(name, f'{name} must be times and numbers of messages, such as {{"1h": 2}}')
+        return [(_seconds_of(time), number) for time, number in [*prefixes.items()][:_MOST_PREFIXES]]
 
     @property
     def include_usage(self) -> bool:

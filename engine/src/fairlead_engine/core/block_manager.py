@@ -243,10 +243,13 @@ class BlockManager:
             table.append(last)
 
     def free(self, sequence: Sequence) -> None:
-        """Takes a sequence's blocks back; `Sequence.keep_seconds` hints those that are published."""
+        """Takes a sequence's blocks back; `Sequence.keep_seconds` and `keep_prefixes` hint those that are published."""
+        hints = [(seconds, num_tokens // self.block_size) for seconds, num_tokens in sequence.keep_prefixes]
         if sequence.keep_seconds is not None:
-            published = (block for block in reversed(sequence.block_table) if self._hash_of[block] is not None)
-            self.kept.hint(published, sequence.keep_seconds)
+            hints.append((sequence.keep_seconds, len(sequence.block_table)))
+        for seconds, number in hints:
+            table = reversed(sequence.block_table[:number])
+            self.kept.hint((block for block in table if self._hash_of[block] is not None), seconds)
         self._release(sequence.block_table)
         sequence.block_table = []
 

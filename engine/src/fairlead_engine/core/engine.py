@@ -195,6 +195,7 @@ class Engine:
             max_queue_seconds=request.max_queue_seconds,
             injectable=request.injectable,
             keep_seconds=request.keep_seconds,
+            keep_prefixes=request.keep_prefixes,
         )
         if hold is not None:
             self.holds.begin(hold, sequence)

@@ -142,6 +142,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     keep_seconds: float | None = None
     """Retention hint: seconds after the answer for which its blocks are evicted after blocks without a hint; None = no
     hint."""
+    keep_prefixes: tuple[tuple[float, int], ...] = ()
+    """The same for so many tokens at the beginning: seconds and number."""
 
 
 class HeldPrompt(msgspec.Struct, frozen=True, kw_only=True):

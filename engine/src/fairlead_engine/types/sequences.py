@@ -54,6 +54,7 @@ class Sequence:
     max_queue_seconds: float | None = None
     injectable: Injectable | None = None
     keep_seconds: float | None = None
+    keep_prefixes: tuple[tuple[float, int], ...] = ()
     num_injected_tokens: int = 0
     """Injected tokens behind the prompt, not counted as output."""
     turn_start: int = 0

@@ -10,7 +10,8 @@ from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate.chat_answers import UNREADABLE, completion
 from fairlead_common.openai.translate.decoding import decoded
 from fairlead_common.openai.translate.responses import TRIGGER, ResponsesRequest, checked
-from fairlead_common.openai.translate.responses_answers import NO_CHATS, NO_SUMMARY, Compaction, Responses, usage_of
+from fairlead_common.openai.translate.responses_answers import NO_CHATS, Compaction, Responses, unserved, usage_of
+from fairlead_common.openai.translate.summaries import NO_SUMMARY
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 COMPACT_PATH = "/v1/responses/compact"
@@ -37,11 +38,10 @@ class Compact(Responses):
         try:
             answer = completion.decode(body)
         except UNREADABLE:
-            return 502, msgspec.json.encode({"error": NO_CHATS})
+            return unserved(NO_CHATS)
         summary = answer.choices[0].message.content if answer.choices else None
         if not summary:
-            error = {"message": NO_SUMMARY["message"], "type": "server_error", "param": None, "code": None}
-            return 502, msgspec.json.encode({"error": error})
+            return unserved(NO_SUMMARY)
         suffix = answer.id.removeprefix("chatcmpl-")
         compaction = Compaction(f"cmp_{suffix}")
         compaction.text = summary

@@ -2,7 +2,7 @@
 
 A field without an equal in a chat is refused by name. Fields without effect on the answer are taken: `metadata`,
 signatures of thinking, `eager_input_streaming`, and `redacted_thinking`, for Anthropic alone. Breakpoints
-(`cache_control`) become a retention hint for the whole prompt.
+(`cache_control`) become retention hints for the messages up to them.
 """
 
 import re
@@ -174,6 +174,8 @@ class Chat(NamedTuple):
     """`messages`, and optionally `tools`, `chat_template_kwargs` and the fields for the end of the prompt."""
     places: Places
     """The places in Anthropic's request."""
+    told_in: Sequence[str]
+    """Of each message."""
 
 
 class MessagesDialect:
@@ -260,18 +262,26 @@ def chat_of(request: CountTokensRequest) -> Chat:
     if request.thinking is not None and request.thinking.type in ("enabled", "disabled"):
         is_on = request.thinking.type == "enabled"
         fields["chat_template_kwargs"] = {"enable_thinking": is_on, "thinking": is_on}  # Qwen's name, DeepSeek's
-    return Chat(fields, Places(places, tuple(tools), _NAMES))
+    return Chat(fields, Places(places, tuple(tools), _NAMES), places)
 
 
-def cache_options_of(request: CountTokensRequest) -> dict[str, Any] | None:
-    """`prompt_cache_options` of the chat, by the longest time of all breakpoints; None = there is no breakpoint. Where
-    the template puts a breakpoint is not known: the hint is for all of the prompt."""
-    found = [request.cache_control, *(tool.cache_control for tool in request.tools or ())]
-    for content in (request.system, *(message.content for message in request.messages)):
-        found += _breakpoints(content)
-    if not any(found):
-        return None
-    return {"ttl": "1h" if any(each is not None and each.ttl == "1h" for each in found) else "5m"}
+def cache_options_of(request: CountTokensRequest, chat: Chat) -> dict[str, Any] | None:
+    """`prompt_cache_options` of the chat, by the last breakpoint of each time; None = there is no breakpoint. A
+    breakpoint covers its message, one of tools the first message, in which templates show them, and one at the top
+    level the whole prompt."""
+    numbers = {place: number for number, place in enumerate(chat.told_in, 1)}
+    ends = {} if request.cache_control is None else {request.cache_control.ttl or "5m": len(chat.told_in)}
+    contents = {"system": request.system} | {f"messages.{i}": each.content for i, each in enumerate(request.messages)}
+    found = [(chat.told_in[0], tool.cache_control) for tool in request.tools or ()]
+    found += [(place, each) for place, content in contents.items() for each in _breakpoints(content)]
+    for place, control in found:
+        if control is not None and place in numbers:  # behind the last summary
+            ends[control.ttl or "5m"] = max(numbers[place], ends.get(control.ttl or "5m", 0))
+    whole = [time for time, end in ends.items() if end == len(chat.told_in)]
+    options: dict[str, Any] = {"ttl": "1h" if "1h" in whole else "5m"} if whole else {}
+    if prefixes := {time: end for time, end in ends.items() if time not in whole}:
+        options["prefixes"] = prefixes
+    return options or None
 
 
 def _breakpoints(content: Any) -> Iterator[CacheControl | None]:

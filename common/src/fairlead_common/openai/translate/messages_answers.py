@@ -88,7 +88,7 @@ class Messages(MessagesDialect):
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k,
-            "prompt_cache_options": cache_options_of(request),
+            "prompt_cache_options": cache_options_of(request, chat),
             "user": tag_of(request.metadata.get("user_id")) if isinstance(request.metadata, dict) else None,
         }
         fields |= {name: value for name, value in given.items() if value is not None}

@@ -27,17 +27,10 @@ from fairlead_common.openai.translate.responses import (
     chat_fields_of,
     decoded_response,
 )
-from fairlead_common.openai.translate.summaries import sealed
+from fairlead_common.openai.translate.summaries import NO_SUMMARY, sealed
 from fairlead_common.openai.unknown_fields import UnknownFields
 
-NO_CHATS = {
-    "message": "What serves this model does not answer chats.",
-    "type": "server_error",
-    "param": None,
-    "code": None,
-}
-NO_SUMMARY = {"code": "server_error", "message": "The model wrote no summary of the conversation; try again."}
-"""Error of a compaction that failed."""
+NO_CHATS = "What serves this model does not answer chats."
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → why a response is incomplete."""
 _ECHOED = (
@@ -49,7 +42,14 @@ _COUNTED = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_eff
 """Fields of a chat that change its prompt."""
 _NONE = msgspec.Raw(b"[]")
 _COMPACTING = "response.compaction.compacting"
-_UNSUMMARISED = {"status": "failed", "error": NO_SUMMARY}
+_UNSUMMARISED = {"status": "failed", "error": {"code": "server_error", "message": NO_SUMMARY}}
+
+
+def unserved(problem: str) -> tuple[int, bytes]:
+    """Status and body where the answer that came is of no use."""
+    return 502, msgspec.json.encode(
+        {"error": {"message": problem, "type": "server_error", "param": None, "code": None}}
+    )
 
 
 class Responses:
@@ -93,7 +93,7 @@ class Responses:
         try:
             answer = completion.decode(body)
         except UNREADABLE:
-            return 502, msgspec.json.encode({"error": NO_CHATS})
+            return unserved(NO_CHATS)
         self._whole = _whole(self._request, self._kept, answer)
         return status, msgspec.json.encode(self._whole)
 
@@ -126,8 +126,7 @@ class CountInputTokens(Responses):
         try:
             return status, msgspec.json.encode(ResponseInputTokens(tokens_reply.decode(body).count))
         except UNREADABLE:
-            error = {"message": "What serves this model does not count the tokens of chats.", "type": "server_error"}
-            return 502, msgspec.json.encode({"error": error | {"param": None, "code": None}})
+            return unserved("What serves this model does not count the tokens of chats.")
 
 
 # -- Whole -------------------------------------------------------------------------------------------------------------

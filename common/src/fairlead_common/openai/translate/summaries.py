@@ -11,6 +11,7 @@ from fairlead_common.openai.prompts import PromptError
 
 _MARK = "fairlead.summary.1."
 """Beginning of `encrypted_content` of items that were made here; no other server's begins so."""
+NO_SUMMARY = "The model wrote no summary of the conversation; try again."
 _HEAD = "Summary of the conversation until here:\n\n"
 ASKS_FOR_SUMMARY = (
     "This conversation is about to be replaced by a summary of it and the messages of the user. Write the summary for "

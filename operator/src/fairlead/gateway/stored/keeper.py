@@ -31,13 +31,7 @@ TOUCH_SECONDS = 5.0
 EXPIRE_SECONDS = 600.0
 MAX_BACKGROUND = 1000
 """Responses in the background of one gateway; one more is answered 429."""
-_PREFIXES = {
-    "message": "msg",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "reasoning": "rs",
-    "compaction": "cmp",
-}
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 _MAX_ID_LENGTH = 200
 _STALL_SECONDS = 3600.0
 """No limit: nobody reads what is written in the background."""
