@@ -302,3 +302,24 @@ def test_nothing_a_user_can_write_makes_it_fail(value: dict[str, Any]) -> None:
 def test_defaulting_twice_changes_nothing_more(value: dict[str, Any]) -> None:
     once = apply_defaults(SCHEMA, value)
     assert apply_defaults(SCHEMA, once) == once
+
+
+def test_a_rule_is_evaluated_without_the_levels_of_the_grammar_at_which_nothing_happens() -> None:
+    tree: Any = cel.compile_rule(
+        "has(self.a) && self.b.all(each, each > (1 + 2) * -self.a) ? !self.c : self.d in [1]"
+    ).ast
+    levels = [each.data for each in tree.iter_subtrees() if each.data in cel._LEVELS]
+    assert sorted(levels) == [
+        "addition",
+        "conditionaland",
+        "expr",
+        "multiplication",
+        "relation",
+        "relation",
+        *["unary"] * 2,
+    ]
+    assert cel.holds(
+        "has(self.a) && self.b.all(each, each > (1 + 2) * -self.a) ? !self.c : self.d in [1]",
+        cel.to_cel({}, {"a": 1, "b": [-2, 4], "c": False, "d": 2}),
+    )
+    assert not cel.holds("has(self.e) || !self.b.exists(each, each == 4)", cel.to_cel({}, {"b": [-2, 4]}))

@@ -19,6 +19,8 @@ from fairlead_local.apiserver.structural import Schema, field_schema, is_unchang
 
 CelProgram = celpy.Runner
 RULES = "x-kubernetes-validations"
+_LEVELS = {"expr", "conditionalor", "conditionaland", "relation", "addition", "multiplication", "unary"}
+"""Nodes of celpy's grammar that with one child have that child's value."""
 
 
 class InvalidRule(ValueError):
@@ -55,9 +57,18 @@ def compile_rule(rule: str) -> CelProgram:
     environment = celpy.Environment()
     sys.setrecursionlimit(limit)  # celpy raises the whole process's limit; our rules are nowhere near it
     try:
-        return environment.program(environment.compile(rule))
+        return environment.program(_without_levels(environment.compile(rule)))
     except CELParseError as e:
         raise InvalidRule(f"{rule!r} is not a CEL expression: {e.args[0]}") from e
+
+
+def _without_levels(tree: Any) -> Any:
+    """The same `celpy.Expression` without the grammar's levels at which nothing happens. celpy visits each of them at
+    every evaluation, and `self.replicas` has seven: they took a third of the time that an object's rules take."""
+    tree.children = [_without_levels(each) if isinstance(each, celpy.Expression) else each for each in tree.children]
+    if tree.data in _LEVELS and len(tree.children) == 1:
+        return tree.children[0]
+    return tree
 
 
 def holds(rule: str, value: Any, old_value: Any = None) -> bool:
