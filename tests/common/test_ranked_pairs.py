@@ -15,6 +15,8 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 
+pytestmark = pytest.mark.xdist_group("ranked pairs")
+"""In one process: reading Mistral's tokenizer by both takes four CPU seconds."""
 PUBLISHED = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
 KIMI_PATTERN = "|".join(
     [
