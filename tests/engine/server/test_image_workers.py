@@ -1,6 +1,7 @@
 """Images that are unpacked beside the server: within limits of time and memory, and only while somebody waits."""
 
 import asyncio
+import functools
 import os
 import signal
 import sys
@@ -32,7 +33,7 @@ SETTINGS = ImageSettings(
 )  # fmt: skip
 SMALL = encoded(picture(300, 200), "JPEG")
 MEDIUM = encoded(picture(1200, 900), "JPEG")
-LARGE = progressive_jpeg(4000, 4000, 60, is_whole=True)
+LARGE = functools.cache(lambda: progressive_jpeg(4000, 4000, 60, is_whole=True))
 """Takes more processor time than any limit here."""
 
 
@@ -86,7 +87,7 @@ async def test_pixels_are_the_same_as_here(workers: ImageWorkers) -> None:
 
 async def test_what_takes_too_long_is_refused_by_the_limits_name(make: Callable[..., ImageWorkers]) -> None:
     with pytest.raises(ImageError, match=r"more than 0.02 s of processor time, which is this server's image-timeout"):
-        await decoded(make(0.02), LARGE)
+        await decoded(make(0.02), LARGE())
 
 
 async def test_what_takes_longer_than_its_size_tells_is_told(
@@ -139,7 +140,7 @@ async def test_which_images_are_small(content: bytes, is_small: bool) -> None:
 async def test_a_process_gets_no_more_memory_than_an_image_may_take(make: Callable[..., ImageWorkers]) -> None:
     """Whatever a decoder was made to want."""
     workers = make(60.0, 256 * 2**20)
-    asked = asyncio.create_task(decoded(workers, LARGE))
+    asked = asyncio.create_task(decoded(workers, LARGE()))
     limits = Path(f"/proc/{(await at_work(workers)).pid}/limits").read_text()
     most = next(int(line.split()[3]) for line in limits.splitlines() if line.startswith("Max address space"))
     assert 0 < most < (256 + 200 + 400) * 2**20, "of which it has less than 400 MiB of addresses to begin with"
@@ -147,15 +148,15 @@ async def test_a_process_gets_no_more_memory_than_an_image_may_take(make: Callab
 
 
 async def test_who_leaves_frees_the_process(workers: ImageWorkers) -> None:
-    asked = asyncio.create_task(decoded(workers, LARGE))
+    asked = asyncio.create_task(decoded(workers, LARGE()))
     stopped = (await at_work(workers)).pid
     os.kill(stopped, signal.SIGSTOP)  # it takes for ever
-    waiting = asyncio.create_task(decoded(workers, LARGE))
+    waiting = asyncio.create_task(decoded(workers, LARGE()))
     await asyncio.sleep(0.05)
     waiting.cancel()  # it had not begun
     asked.cancel()
     await asyncio.wait([asked, waiting])
-    assert (await decoded(workers, LARGE)).rows > 0
+    assert (await decoded(workers, LARGE())).rows > 0
     await gone(stopped)
 
 
@@ -174,11 +175,11 @@ async def test_who_leaves_has_a_small_one_unpacked_by_the_same_process(
 
 
 async def test_a_process_that_crashes_is_told_and_followed_by_another(workers: ImageWorkers) -> None:
-    asked = asyncio.create_task(decoded(workers, LARGE))
+    asked = asyncio.create_task(decoded(workers, LARGE()))
     os.kill((await at_work(workers)).pid, signal.SIGSEGV)
     with pytest.raises(ImageError, match=r"did not survive it .*died"):
         await asked
-    assert (await decoded(workers, LARGE)).rows > 0
+    assert (await decoded(workers, LARGE())).rows > 0
     assert (await decoded(workers, SMALL)).rows > 0
     idle = workers.all[0]._quick
     assert idle is not None
