@@ -39,8 +39,9 @@ LOOK_SECONDS = 0.1
 """Longest time for which one rate holds; the time to the next request is drawn again afterwards."""
 NUM_BLOCKS, TOKEN_BUDGET = 10_000, 512
 """Of every engine, where nothing else is said."""
-STEP_SECONDS = 0.02
-"""Decode steps are joined up to this length (`EngineModel.begin_step`)."""
+STEP_SECONDS, EQUAL_STEP_SECONDS = 0.02, 10.0
+"""Decode steps are joined up to this length (`EngineModel.begin_step`); the second where tokens in the cache cost
+nothing, so that joined steps take as long as single ones."""
 
 Decide = Callable[[Signals, Autoscaling, History], Recommendation]
 """A policy: `recommend`, or a rival of a benchmark."""
@@ -60,7 +61,9 @@ class ScaledReplica(TimedEngine):
     def __init__(self, fleet: "ScaledFleet", ready_at: float) -> None:
         limits = Limits(max_num_seqs=fleet.slots, max_num_queued_tokens=10**9)
         model = EngineModel(limits, num_blocks=fleet.num_blocks, token_budget=fleet.token_budget, step_cost=fleet.cost)
-        super().__init__(model, fleet.clock, together_seconds=STEP_SECONDS)
+        super().__init__(
+            model, fleet.clock, together_seconds=STEP_SECONDS if fleet.cost.kv_token else EQUAL_STEP_SECONDS
+        )
         self._fleet = fleet
         self.uid = f"replica-{next(fleet.numbers)}"
         self.ready_at = ready_at
