@@ -337,37 +337,36 @@ def test_a_tick_that_did_not_see_everything_does_not_pass_for_a_quiet_one() -> N
     assert decided(signals(3, num_missing=1)).wanted == 3
 
 
-def test_a_number_that_proved_too_few_is_not_tried_again_for_the_same_load() -> None:
+def test_a_number_that_proved_too_few_is_not_tried_again_whatever_comes() -> None:
+    """A load that went away within two minutes may be back as soon."""
     history = replace(LONG_AGO, regret=Mark(NOW - 180.0, 2, 3.0, 180.0))
-    kept = decided(working(3, 3.0), history=history)
-    assert kept.replicas == 3
-    assert kept.reason == "3 replicas: 2 proved too few 180s ago at 3 requests/s"
-    assert decided(working(3, 1.0), history=history).replicas == 1
+    for load in (3.0, 0.1):
+        kept = decided(working(3, load), history=history)
+        assert kept.replicas == 3
+        assert kept.reason == "3 replicas: 2 proved too few 180s ago at 3 requests/s"
     over = replace(LONG_AGO, regret=Mark(NOW - 181.0, 2, 3.0, 180.0))
     assert decided(working(3, 3.0), history=over).replicas == 1
 
 
-def test_mistakes_of_the_forecast_are_remembered_twice_as_long_as_the_last_and_no_longer_than_an_hour() -> None:
-    """By the window of `scaleDown`: 10 s here, and 300 s unless it is set."""
-    for window, expected in ((10.0, [60.0, 120.0, 240.0]), (300.0, [600.0, 1200.0, 2400.0, 3600.0, 3600.0])):
+@pytest.mark.parametrize("shrunk_at", [1.0, 40.0])
+def test_a_mistake_is_remembered_four_times_as_long_as_the_last_and_no_longer_than_an_hour(shrunk_at: float) -> None:
+    """By the window of `scaleDown`: 10 s here, and 300 s unless it is set. Also where the load has grown since the
+    scale-down."""
+    for window, expected in ((10.0, [120.0, 480.0, 1920.0, 3600.0]), (300.0, [600.0, 2400.0, 3600.0, 3600.0])):
         spec = replace(SPEC, scale_down=ScaleDown(stabilization_window=window))
-        regret, now = None, NOW
+        regret: Mark | None = None
+        now = NOW
         for seconds in expected:
             now += 3600.0 if regret is None else regret.seconds + 60.0
-            regret = regretted(regret, working(2, 60.0, time=now), spec)
+            regret = regretted(regret, working(2, 60.0, time=now), spec, shrunk_at)
             assert regret is not None and regret.seconds == seconds
-        assert regretted(regret, working(2, 1.0, time=now + regret.seconds + 3601.0), spec) is None, "it begins anew"
+        late = working(2, 1.0, time=now + expected[-1] + 3601.0)
+        assert regretted(regret, late, spec, shrunk_at) is None, "it begins anew"
 
 
-def test_a_mistake_by_which_requests_waited_is_remembered_for_an_hour() -> None:
-    for felt in (signals(2, waiting=20), working(2, 60.0, **slow(9.0))):
-        regret = regretted(None, felt, SPEC)
-        assert regret is not None and regret.seconds == 3600.0
-
-
-def regretted(last: Mark | None, seen: Signals, spec: Autoscaling) -> Mark | None:
-    """What is regretted a second after a scale-down."""
-    shrunk = Mark(seen.time - 1.0, seen.desired, seen.demand.arrivals_per_second)
+def regretted(last: Mark | None, seen: Signals, spec: Autoscaling, shrunk_at: float) -> Mark | None:
+    """What is regretted a second after a scale-down, which came at such a rate."""
+    shrunk = Mark(seen.time - 1.0, seen.desired, shrunk_at)
     history = replace(LONG_AGO, regret=last, shrunk=shrunk)
     return history.remember(decided(seen, spec, history), seen, spec).regret
 

@@ -29,11 +29,11 @@ from fairlead.autoscaler.trend import (
 LATE_STARTS = 2.0
 """A replica that is not ready after this many starts is no longer expected."""
 REGRET_SECONDS = 120.0
-"""A scale-down was a mistake if more replicas are wanted within this time, for no more load than then."""
-REGRET_WINDOWS, LEAST_REGRET_SECONDS, MOST_REGRET_SECONDS = 2.0, 60.0, 3600.0
-"""How long a mistaken number of replicas is not tried again: the longest of these where requests waited. Where only the
-forecast says that they would have: this many windows of `scaleDown`, within these bounds, and twice as long as the last
-time where that was no longer ago than the longest."""
+"""A scale-down was a mistake if more replicas are wanted within this time."""
+REGRET_WINDOWS, REGRET_GROWTH, MOST_REGRET_SECONDS = 2.0, 4.0, 3600.0
+"""A mistaken number of replicas is not tried again for the same time, or so many windows of `scaleDown` if that is
+longer. Each further mistake, at most an hour after the last is over, counts so many times as long, within the last of
+these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,27 +227,14 @@ class History:
         )
 
     def _regret(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Mark | None:
-        shrunk, rate = self.shrunk, signals.demand.arrivals_per_second
-        if (
-            shrunk is not None
-            and recommendation.wanted > signals.desired == shrunk.replicas
-            and signals.time - shrunk.time <= REGRET_SECONDS
-            and rate <= shrunk.arrivals_per_second * (1.0 + targets_of(spec).tolerance / 100.0)
-        ):
-            first = max(LEAST_REGRET_SECONDS, REGRET_WINDOWS * scale_down_of(spec).stabilization_window)
-            seconds = first if self.regret is None else max(first, 2.0 * self.regret.seconds)
-            seconds = MOST_REGRET_SECONDS if _is_felt(signals.demand, spec) else seconds
-            return Mark(signals.time, signals.desired, rate, min(seconds, MOST_REGRET_SECONDS))
-        last = self.regret
-        is_over = last is not None and signals.time - last.time > last.seconds + MOST_REGRET_SECONDS
-        return None if is_over else last
-
-
-def _is_felt(demand: Demand, spec: Autoscaling) -> bool:
-    """Whether requests wait, or had their first tokens late, by now."""
-    targets = targets_of(spec)
-    late, target = demand.recent_ttft.percentile(targets.percentile), targets.time_to_first_token
-    return demand.waiting > 0 or (late is not None and target is not None and late > target)
+        shrunk, last, now = self.shrunk, self.regret, signals.time
+        is_mistake = shrunk is not None and recommendation.wanted > signals.desired == shrunk.replicas
+        if shrunk is not None and is_mistake and now - shrunk.time <= REGRET_SECONDS:
+            first = max(REGRET_SECONDS, REGRET_WINDOWS * scale_down_of(spec).stabilization_window)
+            seconds = first if last is None else max(first, REGRET_GROWTH * last.seconds)
+            rate = signals.demand.arrivals_per_second
+            return Mark(now, signals.desired, rate, min(seconds, MOST_REGRET_SECONDS))
+        return None if last is not None and now - last.time > last.seconds + MOST_REGRET_SECONDS else last
 
 
 def _replicas(signals: Signals) -> tuple[int, int]:

@@ -40,8 +40,6 @@ from fairlead.autoscaler.recommendation import Draft, counted, per_second, round
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.tpot import expected_pace, out_of_reach, slow_tokens
 
-STILL_WORTH = 0.9
-"""Share of the arrivals at a regret, below which the same number is tried again."""
 DRAIN_STARTS, DRAIN_STARTS_FROM_ZERO, DRAIN_SECONDS = 0.5, 3.0, 5.0
 """A queue that is gone within this many starts of a replica, and this time at least, asks for no others. Before the
 first replica is ready more is accepted: what waits is late in any case, and no rate has lasted."""
@@ -136,11 +134,9 @@ def _measured(signals: Signals, spec: Autoscaling, history: History) -> float | 
 
 
 def _regretted(number: int, signals: Signals, history: History) -> str:
-    """Why this number must not be tried again: it proved too few for no more than the present arrivals."""
+    """Why this number must not be tried again: it proved too few not long ago."""
     regret = history.regret
     if regret is None or number > regret.replicas or signals.time - regret.time > regret.seconds:
-        return ""
-    if signals.demand.arrivals_per_second_high < STILL_WORTH * regret.arrivals_per_second:
         return ""
     ago = seconds_in_words(signals.time - regret.time)
     return f"proved too few {ago} ago at {per_second(regret.arrivals_per_second)}"
