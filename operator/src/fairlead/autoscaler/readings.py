@@ -166,7 +166,7 @@ class Readings:
         loads = {uid: said.load for uid, said in newest_loads(latest, model).items() if said.time >= oldest}
         minute, last = [each.arrivals for each in workload], [each.arrivals for each in newest]
         lasting = [each.arrivals for each in spans]
-        sure = max(min(sum(map(_sure_rate, lasting)), sum(map(_sure_rate, minute))), at_least(last))
+        sure = min(sum(map(_sure_rate, lasting)), sum(map(_sure_rate, minute)))
         waiting, uncached = (
             sum(getattr(each, name) for each in now) for name in ("waiting", "waiting_uncached_tokens")
         )
