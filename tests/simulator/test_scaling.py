@@ -18,7 +18,7 @@ from fairlead.simulator.scaled_fleet import RecordedRequest
 from fairlead.simulator.scaling.estimate import compare, estimate, student_t
 from fairlead.simulator.scaling.loads import DEMO, GPU, SMALL, Trace, step
 from fairlead.simulator.scaling.planner_policies import DynamoThroughput
-from fairlead.simulator.scaling.policies import POLICIES
+from fairlead.simulator.scaling.policies import AT_ONCE, POLICIES
 from fairlead.simulator.scaling.recording import Recording, RecordingError, Section, read_recording
 from fairlead.simulator.scaling.saturation_policies import WVA, EppSaturation, Llumnix
 from fairlead.simulator.scaling.trial import Contender, TrialResult, fleet_of, result
@@ -156,6 +156,18 @@ def test_formulas_ask_for_what_their_projects_document() -> None:
     # 4 requests/s; seven at a time take 200 steps of 13.4 ms and 7 prefills of 30 ms: 2.42 requests/s each.
     assert planner(signals(4, time=200.0)) == 2
     assert planner.capacity(signals(4).demand) == pytest.approx(7 / (200 * 0.0134 + 7 * 0.03))
+
+
+def test_all_at_once_loses_the_start_after_a_rise_and_nothing_before_or_after() -> None:
+    """Two replicas' load on one for a start of 20 s: what comes in 18 s of them waits for longer than the target."""
+    trace = Trace(name="step", load=partial(step, 0.5, 2.0), seconds=100.0, cold_start=20.0, quiet=10.0)
+    fleet = fleet_of(trace, Contender(name="", policy=AT_ONCE), 1)
+    fleet.run(trace.end)
+    found = result(fleet, trace, 1)
+    assert [number for _, number in found.replicas] == [1, trace.most_replicas]
+    late = [at - seconds - trace.quiet for at, seconds in fleet.first_tokens if seconds > trace.machine.target]
+    assert late and min(late) >= 0.0 and max(late) <= 20.0
+    assert found.attained == pytest.approx(1.0 - 0.18, abs=0.04)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

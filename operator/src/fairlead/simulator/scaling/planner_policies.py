@@ -111,3 +111,16 @@ class Static:
 
     def __call__(self, signals: Signals) -> float:
         return self.number
+
+
+@dataclass(slots=True)
+class AtOnce:
+    """Knows the load up to now, and asks for `most_replicas` in the second in which the load exceeds that of the start.
+    Who does not know the future, and begins as small, attains no more."""
+
+    trace: Trace
+
+    def __call__(self, signals: Signals) -> float:
+        trace = self.trace
+        has_risen = trace.most(0.0, signals.time) > trace.capacities(0.0)
+        return trace.most_replicas if has_risen else trace.replicas

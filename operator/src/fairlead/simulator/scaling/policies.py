@@ -12,14 +12,14 @@ from fairlead.autoscaler.signals import Signals
 from fairlead.simulator.scaled_fleet import Decide
 from fairlead.simulator.scaling.in_flight_policies import HPA, KPA, KubeAI
 from fairlead.simulator.scaling.loads import Trace
-from fairlead.simulator.scaling.planner_policies import Dynamo, DynamoLoad, DynamoThroughput, Oracle, Static
+from fairlead.simulator.scaling.planner_policies import AtOnce, Dynamo, DynamoLoad, DynamoThroughput, Oracle, Static
 from fairlead.simulator.scaling.saturation_policies import WVA, EppSaturation, Llumnix
 
 OURS = "Fairlead"
 ORACLE = "oracle, 0.8"
-STATIC = "static"
-KNOWING = (STATIC, ORACLE)
-"""Policies that know the load beforehand, and are no rivals."""
+STATIC, AT_ONCE = "static", "all at once"
+KNOWING = (STATIC, ORACLE, AT_ONCE)
+"""Policies that know the load without counting requests, and are no rivals."""
 
 Formula = Callable[[Signals], float]
 """The number of replicas by the signals of this second, before bounds."""
@@ -54,6 +54,7 @@ def _formulas(trace: Trace) -> Mapping[str, Callable[[], Formula]]:
         "Llumnix": Llumnix,
         STATIC: lambda: Static.of(trace),
         ORACLE: lambda: Oracle(trace, 0.8),
+        AT_ONCE: lambda: AtOnce(trace),
     }
 
 
