@@ -28,9 +28,9 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 110_400,
-    "lines of tests, e2e and testing": 114_100,
-    "modules of the product": 688,
+    "lines of the product": 111_600,
+    "lines of tests, e2e and testing": 115_600,
+    "modules of the product": 693,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 9,
     "class names defined twice": 3,
