@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 
+from fairlead_common.models.families.registry import ARCHITECTURES
+from fairlead_common.models.json_fields import JsonFields
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.models.rope_config import RopeConfig, RopeKind
 from fairlead_engine.demo import resolve_model
@@ -28,6 +30,8 @@ from fairlead_engine_testing.tiny_families.dense import (
 from fairlead_engine_testing.tiny_families.experts import mixtral_fields, qwen3_moe_fields
 from fairlead_engine_testing.tiny_families.latent import deepseek_v2_fields, deepseek_v3_fields
 
+ABSURD = (None, "", [], {}, -1, 0, 2**40, 1.5, True, "x", [[]], {"a": {}})
+"""Of which each is wrong for most fields."""
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 
 
@@ -398,6 +402,23 @@ def test_a_wrong_value_is_named_with_what_was_expected(changes, named, tmp_path)
         load(tmp_path, llama_fields(**changes))
     assert raised.value.reason == ModelLoadReason.MODEL_CONFIG_INVALID
     assert str(tmp_path / "config.json") in raised.value.message
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_value_of_any_field_ends_in_another_error(name):
+    family = FAMILIES[name]
+    tried = set()
+    for fields in (family(), *(family(**changes) for changes in family.shapes.values())):
+        for field in fields.keys() - {"architectures"} - tried:
+            for value in ABSURD:
+                spoilt = JsonFields(Path("config.json"), fields | {field: value})
+                try:
+                    ARCHITECTURES[fields["architectures"][0]].parse(spoilt)
+                except ModelLoadError:
+                    pass
+                except Exception as error:
+                    pytest.fail(f"{field}: {value!r} raises {error!r}")
+        tried |= fields.keys()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])

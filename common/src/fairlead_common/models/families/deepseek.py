@@ -211,10 +211,10 @@ def parse_glm4_moe_lite(fields: JsonFields) -> DeepseekConfig:
 
 def parse_mistral4(fields: JsonFields) -> DeepseekConfig:
     """DeepSeek's layers with experts by a softmax, and queries that grow with their positions."""
-    if not (fields.has("rope_parameters") or fields.has("rope_scaling")):
-        fields = fields.with_changes({"rope_parameters": _MISTRAL4_ROPE})
     scaling = fields.section("rope_parameters") or fields.section("rope_scaling")
-    assert scaling is not None
+    if scaling is None:  # absent, or an empty object
+        fields = fields.with_changes({"rope_parameters": _MISTRAL4_ROPE})
+        scaling = JsonFields(fields.path, _MISTRAL4_ROPE)
     routing = {
         "num_experts_per_token": fields.positive_int("num_experts_per_tok", 4),
         "is_normalised": fields.boolean("norm_topk_prob", True),

@@ -382,7 +382,7 @@ def parse_ernie4_5_moe(fields: JsonFields) -> RoutedExpertsConfig:
     shape = paired(fields, num_kv_heads=4, rms_norm_eps=1e-5, rope_theta=500_000.0, tie_word_embeddings=True)
     last = shape["num_layers"] - 1
     if fields.has("moe_layer_end_index") and not fields.is_exactly("moe_layer_end_index", -1):
-        last = fields.whole_number("moe_layer_end_index")
+        last = min(last, fields.whole_number("moe_layer_end_index"))
     first, every = from_zero(fields, "moe_layer_start_index", 1), fields.positive_int("moe_layer_interval", 1)
     num_experts = fields.positive_int("moe_num_experts", fields.positive_int("num_experts", 64))
     per_token = fields.positive_int("moe_k", fields.positive_int("num_experts_per_tok", 6))
