@@ -255,3 +255,19 @@ def test_an_error_in_a_stream_is_an_event_of_its_own() -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_passed_over_or_told(data: bytes) -> None:
     new().events(b"data: " + data + b"\n\n")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/api/chat"])
+def test_nothing_comes_behind_an_error(path: str) -> None:
+    """vLLM ends a stream that failed as any other."""
+    conversation = {"input": ASK} if path == "/v1/responses" else {"messages": ASK}
+    limit = {"max_tokens": 9} if path == "/v1/messages" else {}
+    translation = new(path)
+    body = {"model": "m", "stream": True, **conversation, **limit}
+    translation.request(json.dumps(body).encode(), UnknownFields("refuse"))
+    said = {"id": "chatcmpl-1", "model": "m", "choices": [{"delta": {"content": "So"}}]}
+    error = {"error": {"message": "It died.", "type": "x", "param": None, "code": None}}
+    told = [translation.events(f"data: {payload}\n\n".encode()) for payload in map(json.dumps, (said, error))]
+    assert b"So" in told[0] and b"It died." in told[1]
+    for payload in (json.dumps(said), json.dumps(error), "[DONE]"):
+        assert translation.events(f"data: {payload}\n\n".encode()) == b""

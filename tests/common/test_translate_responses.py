@@ -373,12 +373,36 @@ def test_a_trigger_is_answered_by_one_compaction() -> None:
 
 
 def test_without_a_summary_a_compaction_has_failed() -> None:
-    _, status, told = compacted({"input": HISTORY}, "")
-    assert status == 502 and "wrote no summary" in told["error"]["message"]
-    fields = {"input": [TRIGGER]}
-    assert answered({"content": "", "reasoning_content": "Hm."}, fields).error.code == "server_error"
-    last = streamed([{"reasoning_content": "Hm."}], fields, finish_reason="length")[-1]
-    assert last["type"] == "response.failed" and "wrote no summary" in last["response"]["error"]["message"]
+    fields = {"input": [*HISTORY, TRIGGER]}
+    for blank in ("", " \n\n"):
+        _, status, told = compacted({"input": HISTORY}, blank)
+        assert status == 502 and "wrote no summary" in told["error"]["message"]
+        assert answered({"content": blank, "reasoning_content": "Hm."}, fields).error.code == "server_error"
+        *_, last = streamed([{"reasoning_content": "Hm."}, {"content": blank}], fields, finish_reason="length")
+        assert last["type"] == "response.failed" and "wrote no summary" in last["response"]["error"]["message"]
+
+
+def test_without_a_conversation_there_is_nothing_to_compact() -> None:
+    foreign = {"type": "compaction", "encrypted_content": "gAAA"}
+    for items in ([TRIGGER], [foreign, TRIGGER]):
+        error = refused(items)
+        assert error.field == "input" and "no conversation" in error.message
+        with pytest.raises(PromptError, match="no conversation"):
+            compacted({"input": items})
+
+
+def test_the_last_of_many_summaries_stands_behind_what_was_said_before_it() -> None:
+    sealed = [compacted({"input": "a"}, f"Summary {number}.")[2]["output"][-1] for number in range(3)]
+    said = [{"role": "assistant", "content": "x"}, {"role": "developer", "content": "Mind."}]
+    items: list[dict[str, Any]] = [{"role": "user", "content": "0"}]
+    for number, each in enumerate(sealed, 1):
+        items += [*said, each, *said, {"role": "user", "content": str(number)}]
+    found = messages(*items)
+    roles = ["user", *["system", "system", "user"] * 2, "system", "user", "assistant", "system", "user"]
+    assert [each["role"] for each in found] == roles
+    texts = [each["content"] for each in found if each["role"] == "user"]
+    assert texts[:3] == ["0", "1", "2"]
+    assert "Summary 2." in texts[3] and texts[4] == "3"
 
 
 def test_items_that_are_no_compactions_of_ours() -> None:

@@ -45,9 +45,9 @@ _LIFETIME = re.compile(r"([1-9]\d{0,4})([smh])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST_SECONDS = 24 * 3600.0
 _SESSION_SECONDS = 300.0
+"""Retention hint of a request that names a session."""
 _MOST_PREFIXES = 4
 """Each is rendered and tokenised by itself."""
-"""Retention hint of a request that names a session."""
 _TEXT_ONLY = "This model writes text only."
 
 

@@ -40,7 +40,7 @@ class Compact(Responses):
         except UNREADABLE:
             return unserved(NO_CHATS)
         summary = answer.choices[0].message.content if answer.choices else None
-        if not summary:
+        if not summary or summary.isspace():
             return unserved(NO_SUMMARY)
         suffix = answer.id.removeprefix("chatcmpl-")
         compaction = Compaction(f"cmp_{suffix}")

@@ -75,6 +75,7 @@ class Messages(MessagesDialect):
     def __init__(self) -> None:
         super().__init__()
         self._stream = _MessageStream()
+        self._has_failed = False
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         request = decoded(body, MessagesRequest, unknown)
@@ -108,7 +109,10 @@ class Messages(MessagesDialect):
         """Events of a message for whole events of a chat, perhaps none."""
         told = []
         for payload in payloads(data):
+            if self._has_failed:
+                break  # nothing comes behind an error, be it another server's end
             if is_error(payload):
+                self._has_failed = True
                 told.append(_event({"type": "error", "error": self.error(500, payload)}))
             else:
                 told += map(_event, self._stream.events(payload))

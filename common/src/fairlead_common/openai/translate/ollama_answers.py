@@ -144,6 +144,7 @@ class _Generation(_Prompted):
         self._finish_reason: str | None = None
         self._call: ChatCall | None = None
         """The call that has begun, whose arguments grow."""
+        self._has_failed = False
 
     def events(self, data: bytes) -> bytes:
         return b"".join(
@@ -161,7 +162,10 @@ class _Generation(_Prompted):
         return self._said(said.content or choice.text, said.thought, calls) | _logprobs(choice) | self._ending()
 
     def _lines(self, payload: bytes) -> Iterator[Mapping[str, Any]]:
+        if self._has_failed:
+            return  # nothing comes behind an error, be it another server's end
         if is_error(payload):
+            self._has_failed = True
             yield {"error": _problem(500, payload)}
             return
         if payload == DONE:

@@ -200,6 +200,8 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
         history.read("previous_response_id", item)
     for place, item in request.items:
         history.read(place, item)
+    if request.asks_for_summary and not history.messages:
+        raise PromptError("input", "input: there is no conversation to compact; send its messages before the trigger")
     history.join(asks_for_summary=request.asks_for_summary)
     tools = list(_functions(request.tools or ()))
     given = {
@@ -239,8 +241,8 @@ class _History:
         self.places: list[str] = []
         self._thought = ""
         """Reasoning before the next message or call of the assistant."""
-        self._summary: dict[str, Any] | None = None
-        """The message with the last summary that was written here."""
+        self._summary: int | None = None
+        """The index of the last summary that was written here, before which are messages of system and user alone."""
 
     def read(self, place: str, item: Mapping[str, Any]) -> None:
         kind = item.get("type")
@@ -283,19 +285,19 @@ class _History:
         """Makes one message of a summary and the user's messages beside it, and of a last message of the user and the
         question for a summary: templates may want turns of the user and the assistant to alternate."""
         if self._summary is not None:
-            first = last = next(index for index, each in enumerate(self.messages) if each is self._summary)
+            first = last = self._summary
             while first > 0 and self.messages[first - 1]["role"] == "user":
                 first -= 1
-            while self.messages[last + 1 :] and self.messages[last + 1]["role"] == "user":
+            while last + 1 < len(self.messages) and self.messages[last + 1]["role"] == "user":
                 last += 1
             for message in self.messages[first + 1 : last + 1]:
-                self.messages[first] = _joined(self.messages[first], message["content"])
+                _join(self.messages[first], message["content"])
                 self.places[first] = "input"
             del self.messages[first + 1 : last + 1], self.places[first + 1 : last + 1]
         if not asks_for_summary:
             return
         if self.messages and self.messages[-1]["role"] == "user":
-            self.messages[-1] = _joined(self.messages[-1], ASKS_FOR_SUMMARY)
+            _join(self.messages[-1], ASKS_FOR_SUMMARY)
         else:
             self.add("input", {"role": "user", "content": ASKS_FOR_SUMMARY})
 
@@ -303,11 +305,12 @@ class _History:
         """`summary`: None = another server's, which nobody here can read."""
         if summary is None:
             return
-        beside = zip(self.messages, self.places, strict=True)
-        kept = [(each, at) for each, at in beside if each["role"] in ("system", "user") and each is not self._summary]
-        self.messages, self.places = [each for each, _ in kept], [at for _, at in kept]
-        self._thought, self._summary = "", {"role": "user", "content": summary}
-        self.add(place, self._summary)
+        start, behind = (0, 0) if self._summary is None else (self._summary, self._summary + 1)
+        beside = zip(self.messages[behind:], self.places[behind:], strict=True)
+        kept = [(each, at) for each, at in beside if each["role"] in ("system", "user")]
+        self.messages[start:], self.places[start:] = [each for each, _ in kept], [at for _, at in kept]
+        self._thought, self._summary = "", len(self.messages)
+        self.add(place, {"role": "user", "content": summary})
 
     def _message(self, place: str, item: Mapping[str, Any]) -> None:
         role = item.get("role")
@@ -320,7 +323,7 @@ class _History:
         elif role == "user":
             self.add(place, {"role": role, "content": content})
         elif self.messages and all(each["role"] == "system" for each in self.messages):
-            self.messages[-1] = _joined(self.messages[-1], content)
+            _join(self.messages[-1], content)
         else:
             self.add(place, {"role": "system", "content": content})
 
@@ -399,10 +402,11 @@ def _texts(parts: Any, place: str) -> Iterator[str]:
         yield _text_of(part, "text", f"{place}[{index}]")
 
 
-def _joined(message: Mapping[str, Any], content: str | list[dict[str, Any]]) -> dict[str, Any]:
-    """The message with more content, behind an empty line."""
-    parts = [*_as_parts(message["content"]), {"type": "text", "text": "\n\n"}, *_as_parts(content)]
-    return {**message, "content": parts}
+def _join(message: dict[str, Any], content: str | list[dict[str, Any]]) -> None:
+    """Adds content to a message, behind an empty line."""
+    if isinstance(message["content"], str):
+        message["content"] = _as_parts(message["content"])
+    message["content"] += [{"type": "text", "text": "\n\n"}, *_as_parts(content)]
 
 
 def _as_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -145,10 +145,11 @@ def _whole(request: ResponsesRequest, kept: Kept | None, answer: ChatCompletion)
     return head | (_ending(choice) if output or not request.asks_for_summary else _UNSUMMARISED)
 
 
-def _parts(request: ResponsesRequest, said: Said) -> "Iterator[tuple[str | ChatCall, str]]":
-    """Kinds and texts of what was said; of a compaction the summary alone."""
+def _parts(request: ResponsesRequest, said: Said, *, is_first: bool = True) -> "Iterator[tuple[str | ChatCall, str]]":
+    """Kinds and texts of what was said; of a compaction the summary alone, which does not begin with a text of spaces.
+    `is_first`: whether no item is open."""
     if request.asks_for_summary:
-        if said.content:
+        if said.content and not (is_first and said.content.isspace()):
             yield "compaction", said.content
         return
     if said.thought:
@@ -360,6 +361,8 @@ class _ResponseStream:
             self._number += 1
 
     def _events(self, payload: bytes) -> Iterator[dict[str, Any]]:
+        if self.ended is not None:
+            return  # nothing comes behind an error, be it another server's end
         if is_error(payload):
             yield self._failed(payload)
             return
@@ -381,7 +384,7 @@ class _ResponseStream:
                 self._last = choice
 
     def _said(self, choice: ChatChoice) -> Iterator[dict[str, Any]]:
-        for kind, text in _parts(self._request, choice.delta):
+        for kind, text in _parts(self._request, choice.delta, is_first=self._open is None):
             logprobs = _logprobs(choice) if kind == "message" else _NONE
             yield from self._more(kind if isinstance(kind, str) else kind.index, kind, text, logprobs)
 
