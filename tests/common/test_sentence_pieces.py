@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sentencepiece
 
+from fairlead_common.tokens import sentence_pieces
 from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -220,6 +221,7 @@ def test_a_file_that_is_no_tokenizer_is_refused_with_the_reason(raw: bytes, prob
         ("added_tokens.json", {"<x>": 2**40}, "an added token has the id 1099511627776"),
         ("added_tokens.json", {"<x>": "3"}, "added_tokens.json has the id '3' for '<x>'"),
         ("added_tokens.json", {"a": 3}, "an added token has the text of another token, 'a'"),
+        ("added_tokens.json", {"a": 200_000}, "an added token has the text of another token, 'a'"),
         ("special_tokens_map.json", {"bos_token": 3}, "bos_token in special_tokens_map.json is no text of a token"),
         (
             "special_tokens_map.json",
@@ -238,3 +240,13 @@ def test_added_tokens_that_are_none_are_refused_by_name(
     with pytest.raises(TokenizerError, match=r"tokenizer\.model cannot be read \(") as refused:
         PromptTokenizer.from_folder(tmp_path)
     assert problem in str(refused.value)
+
+
+def test_pieces_that_are_joined_in_too_many_ways_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file of allowed size with all words of two letters has eight million joints, which take gigabytes."""
+    texts = ["aa", "ab", "ba", "bb", "aaa", "bbb"]
+    folder_of(tmp_path, SMALL + BPE + piece("b") + b"".join(map(piece, texts)))
+    PromptTokenizer.from_folder(tmp_path)
+    monkeypatch.setattr(sentence_pieces, "_MOST_JOINTS", 8)
+    with pytest.raises(TokenizerError, match="joined of others in more than 8 ways"):
+        PromptTokenizer.from_folder(tmp_path)

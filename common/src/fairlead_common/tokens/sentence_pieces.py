@@ -11,6 +11,7 @@ of scores have 64 bits.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from fairlead_common.tokens.stored_tokenizer import StoredTokenizer
 
 SPACE = "\u2581"
 _MOST_TOKENS = 2**21
+_MOST_JOINTS = 2**21
+"""A tokenizer of 260,000 pieces has 600,000; each takes 300 bytes until the tokenizer is made."""
 _RANKED = re.compile(rb"[A-Za-z0-9+/=]+ [0-9]+\r?\n")
 _BARE = frozenset({"Ernie4_5_Tokenizer"})
 """Classes of tokenizers that put no bos token in front unless told to."""
@@ -67,12 +70,14 @@ def sentence_piece(
 
 def joints(ids: Mapping[str, int], scored: Iterable[tuple[str, float]]) -> list[tuple[str, str]]:
     """Merges of BPE: every split of a token into two tokens of `ids`, the likeliest tokens first, in the order of
-    SentencePiece."""
-    found = []
+    SentencePiece. Raises ValueError for too many."""
+    found: list[tuple[float, str, str]] = []
     for token, score in scored:
         cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
         pairs = sorted((ids[left], ids[right], left, right) for left, right in cuts if left in ids and right in ids)
         found += [(-score, left, right) for *_, left, right in pairs]
+        if len(found) > _MOST_JOINTS:
+            raise ValueError(f"its pieces are joined of others in more than {_MOST_JOINTS} ways")
     return [(left, right) for _, left, right in sorted(found, key=lambda each: each[0])]
 
 
@@ -85,7 +90,7 @@ def _all_texts(model: PieceModel, added: AddedTokens, special: list[AddedToken])
     texts |= {id: f"<|reserved_token_{id}|>" for id in range(max(texts) + 1) if id not in texts}
     known = set(texts.values())
     if len(known) != len(texts):
-        doubled = next(text for text in known if list(texts.values()).count(text) > 1)
+        [(doubled, _)] = Counter(texts.values()).most_common(1)
         raise ValueError(f"an added token has the text of another token, {doubled!r:.80}")
     tokens = {token.content: token for token in added.by_id.values()}
     for token in special:
