@@ -34,6 +34,8 @@ TRAINED: dict[str, dict[str, Any]] = {
     "unigram_folded": {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True},
     "unigram_plain": {"model_type": "unigram", **PLAIN, "add_dummy_prefix": False},
 }
+QUICK = {"llama", "gemma", "symbols", "unknown"}
+"""Those that fastokens encodes."""
 PARTS = [
     " ", "  ", "   ", "\n", "\t", "\r", "▁", "<turn>", "<turn>x", "<PRE>", " <PRE>", "ab", "\n\n", "①", "é", "e\u0301",
     "\u0301", "\u2167\u0301", "한", "\u1112\u1161\u11ab", "ﬁ", "Ⅷ", "\u00a0", "\u3000", "\u200b", "👩\u200d👧",
@@ -91,7 +93,8 @@ def test_hostile_texts_get_the_ids_of_sentencepiece(name: str, models: Callable[
     ours = PromptTokenizer.from_folder(folder_of(tmp_path, raw, add_bos_token=False))
     symbols = TRAINED[name].get("user_defined_symbols", ())
     texts = [text for text in hostile_texts(1500) if ours.backend.normalizer.normalize_str(text) not in symbols]
-    for text, found, wanted in zip(texts, ours.encode_each(texts), theirs.encode(texts), strict=True):
+    plain = ours.encode_each(texts)
+    for text, found, wanted in zip(texts, plain, theirs.encode(texts), strict=True):
         if "unigram" in name:  # sums of 32 and of 64 bits choose otherwise among orders of the same pieces
             found, wanted = sorted(found), sorted(wanted)
         assert found == wanted, ascii(text)
@@ -99,6 +102,9 @@ def test_hostile_texts_get_the_ids_of_sentencepiece(name: str, models: Callable[
     for text in texts[:300]:
         if theirs.unk_id() not in (ids := theirs.encode(text)) and "▁" not in text:
             assert ours.decode(ids) == theirs.decode(ids)
+    assert ours.quicken() is (name in QUICK)
+    for text, found, wanted in zip(texts, ours.encode_each(texts), plain, strict=True):
+        assert found == wanted, ascii(text)
 
 
 def test_without_legacy_the_first_text_of_a_prompt_alone_gets_a_space_in_front(
