@@ -182,6 +182,13 @@ def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path:
     assert begins == (metadata["model"] == "llama")
 
 
+@pytest.mark.parametrize("scores", [["x"] * 279, [0.0] * 278, 5, None])
+def test_scores_that_are_none_are_refused_by_name(scores: object, tmp_path: Path) -> None:
+    metadata = {name: value for name, value in (metadata_of_pieces() | {"scores": scores}).items() if value is not None}
+    with pytest.raises(ModelLoadError, match=r"scores.*is no list with a number for each token"):
+        read_tokenizer(write_metadata(tmp_path / "model.gguf", metadata))
+
+
 def test_gemma_4_has_pieces_and_merges(tmp_path: Path) -> None:
     from transformers import GemmaTokenizer
 

@@ -170,6 +170,10 @@ async def test_a_time_that_is_none_is_refused_by_its_field(served: Served, ttl: 
     with pytest.raises(openai.BadRequestError, match="must be a time from 1s to 24h, such as 30m") as refused:
         await served.chat(extra_body={"prompt_cache_options": {"ttl": ttl}})
     assert refused.value.param == "prompt_cache_options.ttl"
+    if isinstance(ttl, str):
+        with pytest.raises(openai.BadRequestError, match=r"prefixes: each time must be a time from 1s") as refused:
+            await served.chat(extra_body={"prompt_cache_options": {"prefixes": {ttl: 1}}})
+        assert refused.value.param == "prompt_cache_options.prefixes"
 
 
 @pytest.mark.parametrize(

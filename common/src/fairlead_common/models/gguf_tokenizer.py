@@ -104,11 +104,12 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
 def _sentence_piece(file: GgufFile, tokens: list[str], special: dict[str, str], kind: str) -> Tokenizer:
     """Merges follow from scores; a file of Gemma 4 lists merges."""
     scores = file.metadata.get("tokenizer.ggml.scores")
-    if kind == "llama" and (not isinstance(scores, list) or len(scores) != len(tokens)):
+    numbers = [score for score in scores if isinstance(score, int | float)] if isinstance(scores, list) else []
+    if kind == "llama" and (scores != numbers or len(numbers) != len(tokens)):
         raise _invalid(file, "scores", "is no list with a number for each token")
     unknown = special.get("unk_token", "<unk>")
     ids = {token: id for id, token in enumerate(tokens)}
-    scored = zip(tokens, scores or [], strict=kind == "llama")
+    scored = zip(tokens, numbers, strict=kind == "llama")
     merges: list[Any] = joints(ids, scored) if kind == "llama" else _pairs(file)
     tokenizer = Tokenizer(_bpe(file, tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     spaces: list[Any] = [normalizers.Replace(" ", SPACE)]

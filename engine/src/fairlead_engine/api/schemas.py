@@ -387,11 +387,11 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
     def keep_prefixes(self) -> list[tuple[float, int]]:
         """Further hints, each for the first messages of a chat: seconds and number of messages. Raises
         `RequestError`."""
-        prefixes = (self.prompt_cache_options or {}).get("prefixes") or {}
+        prefixes, name = (self.prompt_cache_options or {}).get("prefixes") or {}, "prompt_cache_options.prefixes"
         if not isinstance(prefixes, dict) or not all(type(each) is int and each > 0 for each in prefixes.values()):
-            name = "prompt_cache_options.prefixes"
             raise RequestError(name, f'{name} must be times and numbers of messages, such as {{"1h": 2}}')
-        return [(_seconds_of(time), number) for time, number in [*prefixes.items()][:_MOST_PREFIXES]]
+        kept = [*prefixes.items()][:_MOST_PREFIXES]
+        return [(_seconds_of(time, f"{name}: each time"), number) for time, number in kept]
 
     @property
     def include_usage(self) -> bool:
@@ -748,13 +748,12 @@ def check(request: PromptRequest) -> None:
             )
 
 
-def _seconds_of(lifetime: Any) -> float:
-    """Of `prompt_cache_options.ttl`."""
+def _seconds_of(lifetime: Any, what: str = "prompt_cache_options.ttl") -> float:
+    """`what`: for the error, the field's name first. Raises `RequestError`."""
     found = _LIFETIME.fullmatch(lifetime) if isinstance(lifetime, str) else None
     seconds = int(found[1]) * _UNITS[found[2]] if found else math.inf
     if seconds > _LONGEST_SECONDS:
-        name = "prompt_cache_options.ttl"
-        raise RequestError(name, f"{name} must be a time from 1s to 24h, such as 30m")
+        raise RequestError(what.partition(":")[0], f"{what} must be a time from 1s to 24h, such as 30m")
     return seconds
 
 
