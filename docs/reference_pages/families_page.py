@@ -36,7 +36,7 @@ def families() -> str:
     for (place, sentence), of in sorted(refused.items(), key=lambda item: item[0][0]):
         by = "; ".join(f"{', '.join(names)}: {', '.join(ways)}" for ways, names in _by_ways(of))
         refusals.append([columns[place], by, sentence])
-    models = [[f"`{family.architecture}`", family.models] for family in ARCHITECTURES.values()]
+    models = [[f"`{name}`", family.models] for name, family in sorted(ARCHITECTURES.items())]
     return "\n\n".join((
         "Generating models, by `architectures` in `config.json`. [Encoders and classifiers](../guides/first-model.md"
         "#encoders), [other decoders](../guides/first-model.md#other-decoders).",
