@@ -15,7 +15,7 @@ from gguf import MODEL_ARCH, MODEL_ARCH_NAMES
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
 
-from fairlead_engine_testing.quantized_checkpoints import WEIGHTS, is_quantized
+from fairlead_engine_testing.quantized_checkpoints import TRANSPOSED, WEIGHTS, is_quantized
 from fairlead_engine_testing.tiny_families import FAMILIES
 
 Json = dict[str, Any]
@@ -38,8 +38,6 @@ _GEMMA4_TOLD = {
     "experts.down_proj": "ffn_down_exps.weight",
 }  # fmt: skip
 _OF_MIXER = ("A_log", ".D", "dt_bias", "conv1d.weight", "mixer.norm.weight")
-_TRANSPOSED = ("gpt_oss", "llama4_text")
-"""Families whose experts are stored with inputs as rows."""
 _LFM2_EXPERTS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _EXPERT = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
 
@@ -71,7 +69,7 @@ def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32,
         if ".act_fn." in name:
             left[name] = weight
             continue
-        is_turned = weight.ndim == 3 and config["model_type"] in _TRANSPOSED
+        is_turned = weight.ndim == 3 and config["model_type"] in TRANSPOSED
         rows = weight.transpose(1, 2) if is_turned else weight
         order, factors = _order_of_values(config, name, rows), _factors_within(config, name, rows)
         rows = rows[..., order] * factors

@@ -4,7 +4,6 @@ The rounding is the product's own, so that a checkpoint equals what is rounded a
 """
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,30 +20,32 @@ from fairlead_engine.model.quantization.stored import FORMATS
 WEIGHTS = "model.safetensors"
 _LAYOUTS = {"int8": "int-quantized", "fp8": "float-quantized"}
 _BITS = {"int4-weight-only": 4}
-_OF_LAYER = re.compile(r"\.layers\.\d+\.experts\.")
-"""In the names of experts that are stacked with outputs as rows."""
+TRANSPOSED = ("gpt_oss", "llama4_text")
+"""`model_type` of families whose experts are stacked with inputs as rows."""
 
 
 def is_quantized(name: str) -> bool:
     """Whether the tensor is the weight of a linear layer, or of several experts', but for the output projection's,
-    routers' and indexers'."""
+    routers', indexers' and gates' of heads."""
     linear = (
         "_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight", "in_proj_qkvz.weight",
         "in_proj_qkv.weight", "in_proj_z.weight", "put_linear.weight", "per_layer_input_gate.weight",
         "per_layer_projection.weight",
     )  # fmt: skip
-    return name.endswith((*linear, ".experts.gate_up_proj", ".experts.down_proj")) and ".indexer." not in name
+    experts = (".experts.gate_up_proj", ".experts.down_proj")
+    return name.endswith((*linear, *experts)) and ".indexer." not in name and ".self_attn.g" not in name
 
 
 def write_dequantized(folder: Path, target: Path, name: str) -> Path:
     """The checkpoint in `folder` with every weight replaced by what is left of it in the format."""
+    is_transposed = json.loads((folder / "config.json").read_text())["model_type"] in TRANSPOSED
 
     def meant(key: str, weight: Tensor) -> dict[str, Tensor]:
         if key.endswith(".kv_b_proj.weight"):  # makes keys and values of latents, and keeps its precision
             return {key: weight}
-        if weight.ndim == 3 and (key.endswith("_linear.weight") or _OF_LAYER.search(key)):  # stacked
+        if weight.ndim == 3 and not is_transposed:  # stacked
             return {key: torch.stack([FORMATS[name].quantize(each).dequantized() for each in weight])}
-        if weight.ndim == 3:  # transposed, and stacked
+        if weight.ndim == 3:
             return {key: torch.stack([FORMATS[name].quantize(each.t()).dequantized().t() for each in weight])}
         return {key: FORMATS[name].quantize(weight).dequantized()}
 
