@@ -1,96 +1,141 @@
-"""Rates and what is known of them: what is certain, and since when more comes than before."""
+"""What is believed of a rate: against the exact sums of Bayes' rule, against tables of chi-square, and over loads
+that stay, jump, and come at random."""
 
 import math
 import random
-from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fairlead.autoscaler.arrivals import LATELY_SECONDS, Count, Recent, at_least, rate, recent, risen
+from fairlead.autoscaler.arrivals import CHANGE_SECONDS, SPREAD, Arrivals, Count, Regime
 
 
-def seen(*per_second: int, is_queue: bool = False) -> float:
-    """By one gateway that has counted so many requests in each second; the last is now."""
-    minute = [Count(sum(per_second[-60:]), min(60, len(per_second)))]
-    counts = {
-        seconds: Count(sum(per_second[-int(seconds) :]), min(seconds, len(per_second))) for seconds in LATELY_SECONDS
+def counted(*numbers: float, seconds: float = 1.0, known: Arrivals | None = None) -> Arrivals:
+    arrivals = known or Arrivals()
+    for number in numbers:
+        arrivals = arrivals.counting(Count(number, seconds))
+    return arrivals
+
+
+def at_random(rate: float, seconds: int, seed: int = 0) -> list[int]:
+    """Independent arrivals in each of so many seconds."""
+    chance = random.Random(seed)
+    numbers = []
+    for _ in range(seconds):
+        number, passed = 0, chance.expovariate(rate)
+        while passed < 1.0:
+            number, passed = number + 1, passed + chance.expovariate(rate)
+        numbers.append(number)
+    return numbers
+
+
+@pytest.mark.parametrize("shape", [0.5, 1.0, 4.0, 300.0])
+def test_a_regime_is_the_gamma_distribution_of_its_counts(shape: float) -> None:
+    """A quarter of the tables' quantiles of chi-square with twice as many degrees of freedom as the shape."""
+    known = {
+        0.5: ((0.113734, 0.5), (0.676386, 0.1)),
+        1.0: ((0.346574, 0.5), (1.151293, 0.1)),
+        4.0: ((1.836030, 0.5), (3.340392, 0.1)),
+        300.0: ((149.833366, 0.5), (161.191600, 0.1)),
     }
-    found = (recent(seconds, [count], minute) for seconds, count in counts.items())
-    return risen([each for each in found if each is not None], is_queue=is_queue)
+    regime = Regime(1.0, 0.0, shape, 2.0, 0.0)
+    for rate, probability in known[shape]:
+        assert regime.exceeds(rate) == pytest.approx(probability, abs=0.03 if shape < 1.0 else 0.01)
 
 
-def half_less(number: int, seconds: float) -> float:
-    """Half a standard deviation less."""
-    return (number - math.sqrt(number) / 2.0) / seconds
+def test_the_likelihoods_of_all_counts_sum_up_to_one() -> None:
+    regime = Regime(1.0, 0.0, 7.5, 2.0, 0.0)
+    assert sum(regime.likelihood(Count(number, 1.0)) for number in range(200)) == pytest.approx(1.0)
 
 
-def test_a_rise_is_seen_after_three_seconds_and_its_rate_is_that_since_it_began() -> None:
-    assert seen(*[0] * 55, 6, 5, 6) == pytest.approx(half_less(17, 3.0))
-    assert seen(*[1] * 52, 6, 5, 6, 6, 5, 6, 5, 6) == pytest.approx(half_less(45, 8.0))
-    assert seen(*[4] * 50, *[20] * 5) == pytest.approx(half_less(100, 5.0))
+def test_the_probabilities_are_those_of_bayes_rule() -> None:
+    """The first regime, or one begun with the second or the third count."""
+    one, two, three = 4, 5, 30
+    arrivals = counted(one, two, three, known=Arrivals(squares=1e12, sums=1e12))  # surely independent requests
+
+    def alone(first: tuple[float, float], *numbers: int) -> float:
+        """The probability of the counts at one rate."""
+        (shape, seconds), total, length = first, sum(numbers), len(numbers)
+        log = math.lgamma(shape + total) - math.lgamma(shape) + shape * math.log(seconds)
+        log -= (shape + total) * math.log(seconds + length) + sum(math.lgamma(each + 1.0) for each in numbers)
+        return math.exp(log)
+
+    begun = (SPREAD, SPREAD / one)  # around the first second's rate
+    mean = [(SPREAD + one) / (SPREAD / one + 1.0)]
+    change = [1.0 / (CHANGE_SECONDS + 1.0), 1.0 / (CHANGE_SECONDS + 2.0)]
+    second = (SPREAD, SPREAD / mean[0])
+    stays, jumps = (1.0 - change[0]) * alone(begun, one, two) / alone(begun, one), change[0] * alone(second, two)
+    after = [stays / (stays + jumps), jumps / (stays + jumps)]
+    rates = [(SPREAD + one + two) / (SPREAD / one + 2.0), (SPREAD + two) / (second[1] + 1.0)]
+    third = (SPREAD, SPREAD / (after[0] * rates[0] + after[1] * rates[1]))
+    weights = [
+        after[0] * (1.0 - change[1]) * alone(begun, one, two, three) / alone(begun, one, two),
+        after[1] * (1.0 - 2.0 * change[1]) * alone(second, two, three) / alone(second, two),
+        (after[0] + 2.0 * after[1]) * change[1] * alone(third, three),
+    ]
+    found = [each.probability for each in arrivals.regimes]
+    assert found == pytest.approx([each / sum(weights) for each in weights])
 
 
-def test_a_queue_makes_less_of_a_rise_enough() -> None:
-    assert seen(*[2] * 57, 7, 7, 7) == 0.0
-    assert seen(*[2] * 57, 7, 7, 7, is_queue=True) == pytest.approx(half_less(21, 3.0))
+@pytest.mark.parametrize("rate", [0.3, 4.0, 60.0])
+def test_a_steady_rate_is_known_ever_more_closely(rate: float) -> None:
+    numbers = at_random(rate, 3600)
+    young, old = counted(*numbers[:60]), counted(*numbers)
+    assert old.high - old.likely < young.high - young.likely
+    assert old.likely < 1.1 * rate + 0.05
+    assert old.steady_seconds > 1800.0
 
 
-def test_what_chance_may_bring_is_no_rise() -> None:
-    assert seen(*[4] * 57, 6, 5, 6) == 0.0
-    assert seen(*[0] * 59, 1) == 0.0
-    assert seen(*[0] * 58, 1, 1) == 0.0
-    assert seen() == 0.0
+@pytest.mark.parametrize("times", [3.0, 6.0])
+def test_a_jump_is_believed_within_seconds_the_later_the_longer_nothing_has_changed(times: float) -> None:
+    def seconds_to(before: int) -> int:
+        known = counted(*at_random(2.0, before, 1))
+        for second, number in enumerate(at_random(2.0 * times, 60, 2), 1):
+            known = counted(number, known=known)
+            if known.likely > 0.7 * 2.0 * times:
+                assert known.steady_seconds < before
+                return second
+        return 60
+
+    young, old = seconds_to(60), seconds_to(3600)
+    assert young <= old <= 12
 
 
-def test_what_was_counted_for_less_than_three_seconds_is_no_rise() -> None:
-    assert seen(30, 30) == 0.0
+def test_a_rate_that_changes_often_is_expected_to_change() -> None:
+    steady, restless = counted(*([2] * 600)), counted(*(([8] * 60 + [2] * 60) * 5))
+    after = [counted(8, known=each).likely for each in (steady, restless)]
+    assert after[1] > after[0]
 
 
-def test_what_a_gateway_counts_right_after_its_start_is_no_rise() -> None:
-    """A gateway that is restarted under load has nothing to compare with: what comes is the rate, as it was."""
-    for seconds in range(1, 10):
-        assert seen(*[30, 33, 27] * seconds) == 0.0
-    assert seen(*[2] * 20, *[30] * 5) == pytest.approx(half_less(150, 5.0))
+def test_nothing_is_believed_of_a_rate_in_the_first_second() -> None:
+    """A handful of requests at an operator's start asks for nothing that chance may have brought."""
+    first = counted(9)
+    assert first.likely < 7.0 < first.high
 
 
-def test_a_rise_at_one_of_two_gateways_is_one() -> None:
-    calm, more = Count(120, 60.0), Count(180, 60.0)
-    found = recent(5.0, [Count(10, 5.0), Count(80, 5.0)], [calm, more])
-    assert found is not None and risen([found], is_queue=False) == pytest.approx(half_less(90, 5.0))
-    even = recent(5.0, [Count(10, 5.0), Count(10, 5.0)], [calm, calm])
-    assert even is not None and risen([even], is_queue=False) == 0.0
+def test_a_gap_counts_as_a_whole() -> None:
+    """A minute without signals, over a jump: as many requests in as many seconds."""
+    known = counted(*([2] * 120))
+    gap = known.counting(Count(60 * 10, 60.0))
+    assert 8.0 < gap.likely < 11.0
 
 
-def test_a_rate_may_be_taken_for_less_but_never_below_none() -> None:
-    assert Recent(10.0, 4.0, 1.0).less(1.5) == 2.5
-    assert Recent(10.0, 4.0, 1.0).less(5.0) == 0.0
+def test_requests_that_come_in_clumps_need_more_evidence() -> None:
+    """Ten at once every ten seconds, and one a second: as many, and a burst of ten says less where it is usual."""
+    clumps, even = counted(*([10] + [0] * 9) * 30), counted(*([1] * 300))
+    assert clumps.clump > 5.0 > even.clump
+    assert counted(10, known=clumps).likely < 2.5 < counted(10, known=even).likely
+    assert clumps.high > even.high
 
 
-@pytest.mark.parametrize("per_second", [0.5, 4.0, 40.0])
-def test_an_hour_of_chance_hardly_brings_a_rise(per_second: float) -> None:
-    """Requests that come independently of one another: looked at every second, with ten windows each time."""
-    chance = random.Random(1)
-    times, now = [], 0.0
-    while now < 3600.0:
-        now += chance.expovariate(per_second)
-        times.append(now)
-    counts = [0] * 3601
-    for each in times:
-        counts[min(3600, int(each))] += 1
-    risen = [bool(seen(*counts[max(0, end - 60) : end])) for end in range(60, 3600)]
-    assert sum(not before and after for before, after in pairwise(risen)) <= 2
-
-
-def test_what_is_certain_lies_three_deviations_below() -> None:
-    assert rate([Count(40, 10.0), Count(20, 10.0)]) == 6.0
-    assert at_least([Count(100, 10.0)]) == pytest.approx(7.0)
-    assert at_least([Count(8, 10.0)]) == 0.0
-    assert rate([Count(2, 0.1)]) == 2.0  # two at once are no rate
-
-
-def test_beside_a_steady_rate_a_short_count_is_chance_until_it_is_far_above() -> None:
-    """4 requests/s for ten minutes; 6/s for 8 s are 2.6 deviations above, and 9/s are 6."""
-    burst, surge, long = (Recent(seconds, rate, 0.5, 9.0) for seconds, rate in ((8.0, 6.0), (8.0, 9.0), (60.0, 4.6)))
-    beside = [each.beside(4.0, 600.0, is_queue=True) for each in (burst, surge, long)]
-    assert [each.per_second for each in beside] == [4.0, 9.0, 4.6]
-    assert [each.evidence > 0.0 for each in beside] == [False, True, False]
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 5000), st.floats(0.01, 120.0)), min_size=1, max_size=60))
+def test_whatever_is_counted_probabilities_sum_up_and_rates_are_ordered(counts: list[tuple[int, float]]) -> None:
+    arrivals = Arrivals()
+    for number, seconds in counts:
+        arrivals = arrivals.counting(Count(number, seconds))
+        assert sum(each.probability for each in arrivals.regimes) == pytest.approx(1.0)
+        assert len(arrivals.regimes) <= 80
+        assert 0.0 <= arrivals.likely <= arrivals.high + 1e-9
+        assert math.isfinite(arrivals.high)

@@ -12,11 +12,14 @@ from msgspec import structs
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.prediction import (
-    expected_ttft,
+    forecast,
+    has_cache,
     measured_ttft,
     num_sequences,
-    predicted_ttft,
+    own_ttft,
     predicted_waiting,
+    slot_rate,
+    slot_seconds,
     step_seconds,
 )
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
@@ -74,58 +77,59 @@ def test_the_prediction_is_half_a_step_and_the_routers_formula() -> None:
     step, running = 0.02 / 0.58, 160 * (0.02 / 0.58) / 2
     every = 0.02 + 0.002 * running + 0.00001 * running * 200
     seen = signals(2, loads={"a": load(queued_prefill_tokens=60)})
-    assert predicted_ttft(2, seen, 90) == pytest.approx(step / 2 + 2 * every + 0.0005 * 130)
+    assert own_ttft(2, seen, 90) == pytest.approx(step / 2 + 2 * every + 0.0005 * 130)
 
 
 def test_the_percentile_of_prompts_is_what_counts_where_it_is_known() -> None:
     counts = [0] * 22
     counts[3], counts[9] = 50, 50  # half of them up to 8 tokens, half between 256 and 512
     seen = signals(2, uncached_per_request=Buckets.tokens(counts))
-    short, long = predicted_ttft(2, seen, 10), predicted_ttft(2, seen, 90)
+    short, long = own_ttft(2, seen, 10), own_ttft(2, seen, 90)
     assert short is not None and long is not None and short < long
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"arrivals_per_second": 5.0},  # more work than a second holds
-        {"running": 9},  # more than the slots hold now
-        {"arrivals_per_second": 4.2, "output_tokens_per_request": 45.0},  # more than they will hold
-    ],
-)
-def test_what_one_replica_cannot_do_at_all_is_endless(changes: dict[str, Any]) -> None:
-    assert predicted_ttft(1, signals(1, **changes), 90) == math.inf
+def test_more_work_than_a_second_holds_is_endless() -> None:
+    assert own_ttft(1, signals(1, arrivals_per_second=5.0), 90) == math.inf
 
 
-def test_a_cache_above_nine_tenths_is_endless() -> None:
-    def held(free: int) -> Signals:
-        return signals(1, arrivals_per_second=1.0, loads={"a": load(kv_blocks_free=free)})
+def test_a_cache_holds_nine_tenths() -> None:
+    def held(free: int) -> Demand:
+        return replace(DEMAND, loads={"a": load(kv_blocks_free=free)})
 
-    assert predicted_ttft(1, held(100), 90) != math.inf
-    assert predicted_ttft(1, held(99), 90) == math.inf
+    assert has_cache(1, held(100), CAPACITY)
+    assert not has_cache(1, held(99), CAPACITY)
+
+
+def test_late_are_those_behind_the_queue_and_those_whom_chance_lets_wait() -> None:
+    """A step of 8 slots takes 0.052 s, so a slot is held for 40 · 0.052 + 8 · (0.0005 · 100) = 2.48 s and 3.2 a second
+    come free on one replica. In 10 s 1 request a second more comes than leaves two replicas of 16 slots."""
+    held = slot_seconds(DEMAND, CAPACITY, COST)
+    assert held == pytest.approx(40 * 0.052 + 8 * 0.05)
+    assert slot_rate(signals()) == pytest.approx(8 / held)
+    many = signals(2, running=16, waiting=4, arrivals_per_second=2 * 8 / held + 1.0)
+    overloaded = forecast(2, many, patience=2.0, window=60.0, ahead=10.0)
+    assert overloaded.late == 1.0
+    assert overloaded.waiting == pytest.approx(14.0)
+    assert overloaded.taken == pytest.approx(1.0 + held / 16)
+    fewer = signals(2, running=16, waiting=40, arrivals_per_second=2 * 8 / held - 2.0)
+    seen = forecast(2, fewer, patience=2.0, window=60.0, ahead=10.0)
+    assert seen.waiting == pytest.approx(20.0)
+    behind = (20.0 - 2.0 * 16 / held) / 2.0 / 60.0
+    chance = 1.0 - (1.0 - seen.late) / (1.0 - behind)
+    assert 0.0 < chance < 0.25
+    more = forecast(3, replace(fewer, coming=((5.0, 3),)), patience=2.0, window=60.0, ahead=10.0)
+    assert more.waiting < seen.waiting and more.late < 0.01
+
+
+def test_one_that_waits_though_slots_are_free_makes_those_behind_it_late() -> None:
+    stuck = signals(1, running=2, waiting=1, arrivals_per_second=0.5, oldest_wait_seconds=14.0)
+    assert forecast(1, stuck, patience=2.0, window=60.0, ahead=10.0).late == pytest.approx(0.2, abs=0.01)
+    assert forecast(2, stuck, patience=2.0, window=60.0, ahead=10.0).late < 0.01
 
 
 def test_without_a_step_cost_nothing_is_predicted() -> None:
-    assert predicted_ttft(1, signals(1, capacity=None), 90) is None
-    assert predicted_ttft(1, signals(1, capacity=replace(CAPACITY, step_cost=None)), 90) is None
-
-
-def test_what_is_measured_corrects_the_prediction_upwards_only() -> None:
-    seen = signals(2)
-    predicted = predicted_ttft(2, seen, 90)
-    assert predicted is not None
-    assert expected_ttft(2, seen, 90, measured=None) == predicted
-    assert expected_ttft(2, seen, 90, measured=predicted / 2) == predicted
-    assert expected_ttft(2, seen, 90, measured=8.0) == 8.0
-    assert expected_ttft(4, seen, 90, measured=8.0) == 4.0  # more replicas share it
-    assert expected_ttft(1, seen, 90, measured=0.001) == predicted_ttft(1, seen, 90)
-    assert expected_ttft(1, signals(2, arrivals_per_second=1.0), 90, measured=8.0) == 8.0  # fewer are no faster
-
-
-def test_without_a_prediction_what_is_measured_is_shared_in_proportion() -> None:
-    seen = signals(2, capacity=None)
-    assert [expected_ttft(n, seen, 90, measured=3.0) for n in (1, 2, 4)] == [6.0, 3.0, 1.5]
-    assert expected_ttft(1, seen, 90, measured=None) is None
+    assert own_ttft(1, signals(1, capacity=None), 90) is None
+    assert own_ttft(1, signals(1, capacity=replace(CAPACITY, step_cost=None)), 90) is None
 
 
 def test_measured_is_what_lasts() -> None:
@@ -180,17 +184,19 @@ LOADS = (
 )  # fmt: skip
 
 
-def predicted(num_replicas: int, demand: Demand) -> float:
-    seen = Signals(time=0.0, desired=1, ready=1, starting=0, draining=0, demand=demand)
-    seconds = predicted_ttft(num_replicas, seen, 90)
-    assert seconds is not None
-    return seconds
+def late(num_replicas: int, demand: Demand) -> tuple[float, float]:
+    """The share that waits for more than 2 s, and the rest of the time to first token."""
+    seen = Signals(time=0.0, desired=1, ready=1, starting=0, draining=0, demand=demand, coming=((4.0, 3),))
+    own = own_ttft(num_replicas, seen, 90)
+    assert own is not None
+    return forecast(num_replicas, seen, patience=2.0, window=60.0, ahead=10.0).late, own
 
 
 @settings(deadline=None, max_examples=50)
 @given(demands, st.integers(1, 60), st.integers(1, 20))
 def test_more_replicas_never_make_first_tokens_later(demand: Demand, number: int, more: int) -> None:
-    assert predicted(number + more, demand) <= predicted(number, demand) * (1 + 1e-9)
+    for fewer, after in zip(late(number, demand), late(number + more, demand), strict=True):
+        assert after <= fewer * (1 + 1e-6) + 1e-9
 
 
 @settings(deadline=None, max_examples=50)
@@ -198,6 +204,6 @@ def test_more_replicas_never_make_first_tokens_later(demand: Demand, number: int
 def test_more_load_of_any_kind_never_makes_first_tokens_earlier(
     demand: Demand, number: int, kind: str, more: int
 ) -> None:
-    demand = replace(demand, running=max(demand.running, round(demand.lasting_running)))
     heavier: Demand = replace(demand, **{kind: getattr(demand, kind) + more})
-    assert predicted(number, heavier) >= predicted(number, demand) * (1 - 1e-9)
+    for lighter, after in zip(late(number, demand), late(number, heavier), strict=True):
+        assert after >= lighter * (1 - 1e-6) - 1e-9

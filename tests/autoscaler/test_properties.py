@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
 from fairlead.api.signals_message import SECONDS_BOUNDS
-from fairlead.autoscaler.arrivals import Recent
+from fairlead.autoscaler.arrivals import Arrivals, Count
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, targets_of
@@ -66,13 +66,14 @@ capacities = st.builds(
 )
 
 
-counts = st.dictionaries(st.sampled_from([3.0, 10.0, 60.0]), st.integers(0, 600)).map(
-    lambda found: sorted(found.items())
-)
-
-
-def recents(count: int, seconds: float, evidence: float = 0.0) -> Recent:
-    return Recent(seconds, count / seconds, count**0.5 / seconds, evidence)
+@st.composite
+def arrivals(draw: st.DrawFn) -> Arrivals:
+    """After so many seconds at up to three rates."""
+    known = Arrivals()
+    for rate in draw(st.lists(st.integers(0, 50), min_size=1, max_size=3)):
+        for _ in range(draw(st.sampled_from([1, 5, 60]))):
+            known = known.counting(Count(rate, 1.0))
+    return known
 
 
 @st.composite
@@ -87,7 +88,6 @@ def demands(draw: st.DrawFn) -> Demand:
         arrivals_per_second=arrivals,
         arrivals_per_second_high=arrivals * draw(st.floats(1.0, 2.0)),
         lasting_running=draw(st.floats(0.0, 300.0)),
-        lately=tuple(recents(count, seconds, draw(st.sampled_from([0.0, 9.0]))) for seconds, count in draw(counts)),
         uncached_tokens_per_request=draw(st.floats(0.0, 1000.0)),
         prompt_tokens_per_request=draw(st.floats(0.0, 2000.0)),
         output_tokens_per_request=draw(st.floats(0.0, 300.0)),
@@ -119,8 +119,6 @@ def signals(draw: st.DrawFn) -> Signals:
 @st.composite
 def histories(draw: st.DrawFn) -> History:
     ages = sorted(draw(st.lists(st.floats(0.0, 150.0), max_size=8)), reverse=True)
-    rate, number = draw(st.floats(0.0, 50.0)), draw(st.sampled_from([0, 0, 30]))
-    level = tuple(Sample(NOW - 10.0 * back, rate) for back in range(number, 0, -1))
     marks = st.builds(Mark, st.floats(NOW - 900.0, NOW), st.integers(1, 30), st.floats(0.0, 50.0))
     return History(
         since=NOW - draw(st.floats(0.0, 300.0)),
@@ -128,9 +126,10 @@ def histories(draw: st.DrawFn) -> History:
         capacity=draw(st.none() | capacities),
         last=draw(st.none() | signals()),
         settled_at=NOW - draw(st.floats(0.0, 200.0)),
-        rates=level or tuple(Sample(NOW - age, draw(st.floats(0.0, 50.0))) for age in ages),
+        rates=tuple(Sample(NOW - age, draw(st.floats(0.0, 50.0))) for age in ages),
         asks=tuple(Want(NOW - age, 1, draw(st.integers(1, 40))) for age in ages[:2]),
         asked=draw(st.none() | st.builds(Mark, st.just(NOW), st.integers(1, 40), st.floats(0.0, 50.0))),
+        arrivals=draw(st.none() | arrivals()),
         regret=draw(st.none() | marks),
     )
 
@@ -161,10 +160,6 @@ def test_more_load_never_means_fewer_replicas(
         "waiting": demand.waiting + data.draw(more),
         "lasting_running": demand.lasting_running + data.draw(more),
         "oldest_wait_seconds": demand.oldest_wait_seconds + data.draw(more),
-        "lately": tuple(
-            recents(round(each.per_second * each.seconds) + data.draw(more), each.seconds, each.evidence)
-            for each in demand.lately
-        ),
         "waiting_uncached_tokens": demand.waiting_uncached_tokens + data.draw(more),
         "running": demand.running + data.draw(more),
         "arrivals_per_second": arrivals,

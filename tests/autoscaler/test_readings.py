@@ -1,7 +1,6 @@
 """Readings: lines of gateways become rates, sums and times; restarts, silence and strangers change nothing for the
 worse."""
 
-import math
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, no_seconds, no_tokens
-from fairlead.autoscaler.arrivals import LATELY_SECONDS
+from fairlead.autoscaler.arrivals import Count
 from fairlead.autoscaler.readings import ASSUMED_OUTPUT_TOKENS, STALE_SECONDS, GatewayWindow, Readings
 from fairlead.autoscaler.signals import Demand
 from fairlead_common.wire.messages import StepCost
@@ -36,8 +35,8 @@ def steady(rate: int, seconds: int, *, begin: int = 1000) -> GatewayWindow:
     return heard(*(line(begin + t, num_arrivals=rate * (begin + t)) for t in range(seconds + 1)))
 
 
-def demand(*windows: GatewayWindow, now: float, window: float = 60.0, num_missing: int = 0) -> Demand:
-    return Readings(now, windows, num_missing).demand(MODEL, window)
+def demand(*windows: GatewayWindow, now: float, num_missing: int = 0) -> Demand:
+    return Readings(now, windows, num_missing).demand(MODEL)
 
 
 def replica(age: float = 0.0, **changes: Any) -> ReplicaSignals:
@@ -64,32 +63,13 @@ def test_a_gateway_that_is_silent_is_stale_and_keeps_what_it_said() -> None:
     assert (seen.waiting, seen.num_stale) == (3, 1)
 
 
-def test_a_steady_rate_is_found_and_its_upper_bound_lies_above() -> None:
+def test_rates_are_of_the_last_minute_and_counts_of_each_gateway_since_its_start() -> None:
     seen = demand(steady(4, 90), steady(2, 90), now=1090.0)
-    assert seen.arrivals_per_second == pytest.approx(6.0)
-    assert seen.arrivals_per_second_high == pytest.approx(6.0 + 2.0 * math.sqrt(6.0 * 60.0) / 60.0)
-    assert [each.per_second for each in seen.lately] == [pytest.approx(6.0)] * len(LATELY_SECONDS)
+    assert seen.arrivals_per_second == seen.arrivals_per_second_high == pytest.approx(6.0)
     assert seen.num_recent_arrivals == 60
-
-
-def test_a_burst_is_seen_within_seconds_as_far_as_it_is_likely() -> None:
-    """Nothing for a minute, then 20 requests a second for 3 seconds. The minute's rate waits for the minute."""
-    quiet = [line(1000.0 + t) for t in range(61)]
-    burst = [line(1060.0 + t, num_arrivals=20 * t) for t in (1, 2, 3)]
-    seen = demand(heard(*quiet, *burst), now=1063.0)
-    assert seen.arrivals_per_second == pytest.approx(60 / 60)
-    assert (seen.lately[0].seconds, seen.lately[0].per_second) == (3.0, 20.0)
-    assert seen.lately[0].error == pytest.approx(math.sqrt(60) / 3)
-    assert seen.likely_per_second == pytest.approx(20.0 - math.sqrt(60) / 6)
-    few = demand(heard(*quiet, line(1061.0, num_arrivals=6)), now=1061.0)
-    assert few.arrivals_per_second == pytest.approx(6 / 60)  # six requests are not yet a burst
-
-
-def test_a_short_window_forgets_a_rate_faster() -> None:
-    busy = [line(1000.0 + t, num_arrivals=8 * t) for t in range(61)]
-    idle = [line(1060.0 + t, num_arrivals=480) for t in range(1, 12)]
-    assert demand(heard(*busy, *idle), now=1071.0, window=10.0).arrivals_per_second == 0.0
-    assert demand(heard(*busy, *idle), now=1071.0, window=60.0).arrivals_per_second > 5.0
+    assert seen.counted == {"one": Count(2 * 1090, 1090.0)}, "the later of two with one name"
+    few = demand(heard(line(1.0), line(2.0, num_arrivals=2)), now=2.0)
+    assert few.arrivals_per_second == pytest.approx(0.2), "two requests at once are no rate"
 
 
 def test_one_line_of_a_gateway_that_has_been_up_for_long_gives_no_rate() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
-from fairlead.autoscaler.arrivals import Recent
+from fairlead.autoscaler.arrivals import Arrivals, Count
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.recommend import recommend
@@ -58,6 +58,14 @@ def slow(seconds: float) -> dict[str, Buckets]:
     bounds = Buckets.seconds().bounds
     counts = [20 * (bound >= seconds > before) for before, bound in zip((0.0, *bounds), bounds, strict=False)]
     return {"ttft": Buckets.seconds([*counts, 0]), "recent_ttft": Buckets.seconds([*counts, 0])}
+
+
+def counted(*rates: float) -> Arrivals:
+    """What is believed after these requests, each number within a second."""
+    arrivals = Arrivals()
+    for rate in rates:
+        arrivals = arrivals.counting(Count(rate, 1.0))
+    return arrivals
 
 
 def decided(seen: Signals, spec: Autoscaling = SPEC, history: History = LONG_AGO) -> Recommendation:
@@ -113,12 +121,12 @@ def test_a_queue_that_is_worked_off_before_another_replica_could_be_ready_asks_f
 
 
 def test_only_what_is_left_of_a_queue_asks_for_replicas() -> None:
-    """Two replicas free 8.6 slots a second: of 120 that wait about 38 are gone in 5 s. The later another replica could
+    """Two replicas free 8.6 slots a second: of 200 that wait about 38 are gone in 5 s. The later another replica could
     be ready, the less is left for it."""
     spec = replace(SPEC, targets=ScalingTargets(queue_depth=8), scale_up=ScaleUp(max_step=20))
-    queued = working(2, 1.0, running=64, waiting=120)
-    counts = [decided(replace(queued, cold_start_seconds=start), spec).replicas for start in (0.0, 2.0, 3.0, 5.0)]
-    assert counts == [4, 4, 4, 3]
+    queued = working(2, 1.0, running=64, waiting=200)
+    counts = [decided(replace(queued, cold_start_seconds=start), spec).replicas for start in (0.0, 5.0, 15.0, 20.0)]
+    assert counts == [5, 4, 3, 2]
 
 
 def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> None:
@@ -127,38 +135,51 @@ def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> 
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
     assert decided(working(1, 3.0, running=32, waiting=14, cold_start_seconds=5.0), spec).replicas == 1
     assert decided(working(1, 3.0, running=32, waiting=60, cold_start_seconds=5.0), spec).replicas == 2
-    more = working(1, 3.0, running=32, waiting=14, cold_start_seconds=5.0, lately=(Recent(8.0, 8.0, 1.0),))
-    assert decided(more, spec).replicas == 2
+    assert decided(working(1, 4.0, running=32, waiting=14, cold_start_seconds=5.0), spec).replicas == 2
 
 
-def test_a_request_that_has_waited_longer_than_the_target_asks_at_once() -> None:
+def test_a_request_that_has_waited_for_long_asks_for_a_replica() -> None:
+    """Though slots seem to be free. Those behind it are late for as long: a tenth of a minute is allowed."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
-    missed = working(1, 1.0, running=3, waiting=1, oldest_wait_seconds=2.5)
+    missed = working(1, 1.0, running=3, waiting=1, oldest_wait_seconds=9.0)
     assert decided(missed, spec).replicas == 2
+    assert decided(working(1, 1.0, running=3, waiting=1, oldest_wait_seconds=6.0), spec).replicas == 1
     assert decided(missed, spec, replace(LONG_AGO, settled_at=NOW - 1.0)).replicas == 1  # it waited for the replica
 
 
-def test_a_rise_counts_before_all_of_it_is_certain() -> None:
-    """Nearly nine requests/s for four seconds, against 4.3 that one replica answers; chance does not explain it."""
+def test_a_rise_counts_once_it_is_likely() -> None:
+    """One replica answers 4.3 requests/s. After a minute of one a second, three in a second may be chance; nine are
+    not, and 20 ask for more."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
-    risen, lasting = Recent(4.0, 8.7, 1.4, evidence=9.0), Recent(60.0, 1.0, 0.13)
-    result = decided(working(1, 1.0, running=32, waiting=3, lately=(risen, lasting), cold_start_seconds=20.0), spec)
-    assert result.replicas == 3
-    late = "3 replicas: 2 would have first tokens at p90 in 5.7s (target 2s) at 8 requests/s"
-    assert result.reason == f"{late}: 46 requests would wait in 20s at 8 requests/s"
-    chance = replace(risen, evidence=7.0)
-    assert decided(working(1, 1.0, running=32, lately=(chance, lasting), cold_start_seconds=20.0), spec).replicas == 1
+
+    def asked(*rates: float) -> int:
+        known = replace(LONG_AGO, arrivals=counted(*([1.0] * 60), *rates))
+        return decided(working(1, running=8, cold_start_seconds=20.0), spec, known).replicas
+
+    assert asked() == asked(3.0) == 1
+    assert 2 <= asked(9.0, 9.0) < asked(20.0, 20.0)
+
+
+def test_the_longer_a_rate_has_lasted_the_less_chance_asks_for() -> None:
+    """The same queue, and the same burst."""
+    spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
+    queued = working(1, running=32, waiting=40, cold_start_seconds=5.0)
+    for rates, seen in (((), queued), ((9.0,), working(1, running=32, cold_start_seconds=5.0))):
+        young, old = (replace(LONG_AGO, arrivals=counted(*([2.0] * each), *rates)) for each in (60, 1800))
+        assert decided(seen, spec, young).replicas > decided(seen, spec, old).replicas == 1
 
 
 def test_a_growth_finds_its_replicas_a_start_ahead() -> None:
     """From 2 to 4 requests/s in two minutes: when a replica asked for now is ready, 4.7 come."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
-    growing = replace(LONG_AGO, rates=tuple(Sample(NOW - 120.0 + 10.0 * k, 2.0 + k / 6.0) for k in range(13)))
-    minute = (Recent(60.0, 3.5, 0.24),)
-    assert decided(working(1, 3.5, lately=minute, cold_start_seconds=30.0), spec).replicas == 1
-    assert decided(working(1, 3.5, lately=minute, cold_start_seconds=30.0), spec, growing).replicas == 2
-    level = replace(growing, rates=tuple(replace(each, per_second=3.5) for each in growing.rates))
-    assert decided(working(1, 3.5, lately=minute, cold_start_seconds=30.0), spec, level).replicas == 1
+    rates = [2.0 + k / 6.0 for k in range(13)]
+    known = replace(LONG_AGO, arrivals=counted(*(rate for rate in rates for _ in range(10))))
+    growing = replace(known, rates=tuple(Sample(NOW - 120.0 + 10.0 * k, rate) for k, rate in enumerate(rates)))
+    seen = working(1, cold_start_seconds=30.0)
+    assert decided(seen, spec, growing).replicas == 2
+    level = replace(LONG_AGO, arrivals=counted(*([3.5] * 130)))
+    rates_of_it = tuple(replace(each, per_second=3.5) for each in growing.rates)
+    assert decided(seen, spec, replace(level, rates=rates_of_it)).replicas == 1
 
 
 @pytest.mark.parametrize("seconds", [1.85, 2.1])
@@ -171,7 +192,7 @@ def test_fewer_replicas_must_have_room_for_what_may_well_come() -> None:
     calm = working(2, 3.0)
     assert decided(calm).replicas == 1
     assert decided(replace(calm, demand=replace(calm.demand, arrivals_per_second_high=4.9))).replicas == 2
-    assert decided(replace(calm, demand=replace(calm.demand, lasting_running=33.0))).replicas == 2
+    assert decided(replace(calm, demand=replace(calm.demand, running=64, waiting=30))).replicas == 2
     assert decided(replace(calm, demand=replace(calm.demand, running=33))).replicas == 1  # this moment
 
 
@@ -456,6 +477,6 @@ def test_the_sentence_names_the_predicted_time_the_target_and_the_rate() -> None
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=0.15))
     reason = decided(working(1, 4.0), spec).reason
     assert reason.startswith("2 replicas: 1 would have first tokens at p90 in ")
-    assert reason.endswith("(target 150ms) at 4 requests/s: 94 % of its slots would be taken on average")
-    old = decided(working(1, 1.0, waiting=1, oldest_wait_seconds=3.0, ttft=Buckets.seconds()), spec, LONG_AGO).reason
-    assert old.endswith(": a request has waited so long")
+    assert reason.endswith("(target 150ms) at 4 requests/s: prompts take so long to compute")
+    late = "2 replicas: 1 would leave 22 % of the requests of 60s waiting too long (target 2s, 8 % allowed) at 3.9 "
+    assert decided(working(1, 3.9)).reason == f"{late}requests/s: 92 % of its slots would be taken on average"

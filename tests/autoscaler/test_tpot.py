@@ -24,8 +24,9 @@ def signals(ready: int, tpot: float | None = None, **demand: Any) -> Signals:
     counts = [20 * (tpot is not None and bound == tpot) for bound in (*SECONDS_BOUNDS, None)]
     seen = Demand(
         prompt_tokens_per_request=50.0, output_tokens_per_request=100.0, num_gateways=1, tpot=Buckets.seconds(counts),
-        recent_tpot=Buckets.seconds(counts), **{"capacity": CAPACITY, "arrivals_per_second": 2.5} | demand,
+        recent_tpot=Buckets.seconds(counts), capacity=CAPACITY, arrivals_per_second=2.5,
     )  # fmt: skip
+    seen = replace(seen, **demand)
     return Signals(time=0.0, desired=ready, ready=ready, starting=0, draining=0, demand=seen)
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fairlead.autoscaler.trend import MOST_GROWTH, Sample, expected, level, steady, trending
+from fairlead.autoscaler.trend import MOST_GROWTH, Sample, back, expected, grown
 
 
 def samples(*per_second: float) -> list[Sample]:
@@ -41,17 +41,13 @@ def test_chance_is_hardly_ever_a_trend() -> None:
 def test_what_falls_or_is_little_known_is_no_trend() -> None:
     assert expected(samples(*range(20, 8, -1)), ahead=30.0) == 0.0
     assert expected(samples(1.0, 2.0, 3.0), ahead=30.0) == 0.0
-    assert level(samples(1.0, 2.0, 3.0)) == 0.0
 
 
 def test_it_looks_back_for_some_starts() -> None:
-    hour = samples(*[5.0] * 360)
-    assert [len(trending(hour, start)) for start in (5.0, 60.0, 3600.0)] == [10, 13, 61]
-    assert not trending([], 5.0)
-
-
-def test_a_rate_is_steady_since_it_last_changed() -> None:
-    assert len(steady(samples(*[5.0] * 40))) == 40
-    assert steady(samples(*[5.0] * 30, *[10.0] * 30)) == samples(*[5.0] * 30, *[10.0] * 30)[30:]
-    assert not steady(samples(*[5.0] * 30, *[10.0] * 20))
-    assert not steady(samples(*(5.0 + 0.3 * number for number in range(60))))
+    """A growth that began two minutes ago, after an hour at one rate."""
+    hour = samples(*[5.0] * 348, *(5.0 + number / 2.0 for number in range(1, 13)))
+    assert [back(start) for start in (5.0, 60.0)] == [135.0, 180.0]
+    sure, perhaps = grown(hour, 5.0)
+    assert 11.0 < sure <= perhaps
+    assert grown(hour, 300.0)[0] < 10.0, "ten minutes were level for the most part"
+    assert grown([], 5.0) == (0.0, 0.0)

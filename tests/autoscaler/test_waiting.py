@@ -1,4 +1,4 @@
-"""Waiting for a slot: the fluid of arrivals and slots, and the wait that chance leaves."""
+"""Waiting for a slot: the fluid of arrivals and slots, and what chance leaves waiting."""
 
 import math
 import random
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.autoscaler.waiting import after, lasting_wait
+from fairlead.autoscaler.waiting import after, share_waiting
 
 numbers = st.floats(0.0, 100.0)
 
@@ -41,30 +41,31 @@ def test_more_requests_never_leave_fewer_and_more_slots_never_leave_more(
 
 
 @pytest.mark.parametrize(("slots", "use"), [(4, 0.7), (4, 0.9), (32, 0.9), (1, 0.6)])
-def test_the_lasting_wait_is_that_of_requests_at_random(slots: int, use: float) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 3.0])
+def test_as_many_wait_as_of_requests_at_random(slots: int, use: float, seconds: float) -> None:
     """Waits of a queue in virtual time, with lengths as spread as assumed (a gamma distribution)."""
-    chance, now, ends, waits = random.Random(1), 0.0, [0.0] * slots, []
+    chance, now, ends, num_late = random.Random(1), 0.0, [0.0] * slots, 0
     for _ in range(60_000):
         now += chance.expovariate(use * slots / 2.0)
         begin = max(now, heappop(ends))
-        waits.append(begin - now)
+        num_late += begin - now > seconds
         heappush(ends, begin + chance.gammavariate(2.5, 2.0 / 2.5))
-    measured = sorted(waits)[int(0.9 * len(waits))]
-    assert lasting_wait(90.0, per_second=use * slots / 2.0, slots=slots, held=2.0) == pytest.approx(
-        measured, rel=0.35, abs=0.2
-    )
+    found = share_waiting(seconds, per_second=use * slots / 2.0, slots=slots, held=2.0)
+    assert found == pytest.approx(num_late / 60_000, rel=0.25, abs=0.06)
 
 
-def test_more_than_leaves_waits_without_end() -> None:
-    assert lasting_wait(90.0, per_second=2.0, slots=4.0, held=2.0) == math.inf
-    assert lasting_wait(90.0, per_second=0.1, slots=4.0, held=2.0) == 0.0
+def test_where_more_come_than_leave_all_wait() -> None:
+    assert share_waiting(90.0, per_second=2.0, slots=4.0, held=2.0) == 1.0
+    assert share_waiting(math.inf, per_second=0.1, slots=4.0, held=2.0) == 0.0
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.floats(1.0, 99.0), st.floats(0.0, 50.0), st.floats(1.0, 400.0), st.floats(0.1, 20.0), st.floats(0.0, 20.0))
-def test_the_lasting_wait_grows_with_requests_and_falls_with_slots(
-    percentile: float, rate: float, slots: float, held: float, more: float
+@given(st.floats(0.0, 99.0), st.floats(0.0, 50.0), st.floats(1.0, 400.0), st.floats(0.1, 20.0), st.floats(0.0, 20.0))
+def test_the_share_grows_with_requests_and_falls_with_slots(
+    seconds: float, rate: float, slots: float, held: float, more: float
 ) -> None:
-    found = lasting_wait(percentile, per_second=rate, slots=slots, held=held)
-    assert lasting_wait(percentile, per_second=rate + more, slots=slots, held=held) >= found * (1.0 - 1e-9)
-    assert lasting_wait(percentile, per_second=rate, slots=slots + more, held=held) <= found * (1.0 + 1e-9)
+    found = share_waiting(seconds, per_second=rate, slots=slots, held=held)
+    assert 0.0 <= found <= 1.0
+    assert share_waiting(seconds, per_second=rate + more, slots=slots, held=held) >= found * (1.0 - 1e-9)
+    assert share_waiting(seconds, per_second=rate, slots=slots + more, held=held) <= found * (1.0 + 1e-9)
+    assert share_waiting(seconds + more, per_second=rate, slots=slots, held=held) <= found * (1.0 + 1e-9)

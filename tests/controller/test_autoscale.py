@@ -197,11 +197,11 @@ async def test_an_llmdeployment_is_read_when_it_changes_and_not_at_every_tick(mo
     assert len(read) == num_read + 1
 
 
-@pytest.mark.parametrize(("profile", "wanted"), [(None, 1), (measured_profile(), 3)])
+@pytest.mark.parametrize(("profile", "wanted"), [(None, 1), (measured_profile(), 4)])
 async def test_a_measured_profile_tells_what_the_first_replicas_will_bear(
     profile: EngineProfile | None, wanted: int
 ) -> None:
-    """8000 tokens wait, of which a replica computes a hundred a second: three are through within three starts. Nobody
+    """8000 tokens wait, of which a replica computes a hundred a second: four are through within three starts. Nobody
     has told so but the profile."""
     scaled = {"maxReplicas": 8, "minReplicas": 0, "scaleUp": {"maxStep": 8}, "targets": {"timeToFirstToken": "1200ms"}}
     named = {"profile": {"configMap": "measured"}} if profile else {}
@@ -573,10 +573,10 @@ async def test_one_that_cannot_be_made_any_more_holds_the_gpus_of_its_pods() -> 
 class Broken(Readings):
     """Readings of which one model's cannot be understood."""
 
-    def demand(self, model: str, window: float = 60.0) -> Any:
+    def demand(self, model: str) -> Any:
         if model.endswith("/broken"):
             raise ZeroDivisionError(model)
-        return super().demand(model, window)
+        return super().demand(model)
 
 
 async def test_one_that_cannot_be_judged_does_not_keep_the_others_from_it(

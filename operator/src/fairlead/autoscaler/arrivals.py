@@ -1,119 +1,173 @@
-"""Rates of arriving requests, and how far chance alone moves them. Pure arithmetic on the gateways' counts, called by
-`readings.py`.
+"""The rate of requests, as a probability distribution by their counts. Pure arithmetic, kept by `history.py`.
 
-Independent arrivals make counts with a standard deviation of their square root: at 4 requests/s chance alone moves a
-count of 10 s by 16 %. Hence a rate is taken some deviations lower or higher, by what it is for: what is likely adds
-replicas, what is sure takes them away (docs/adr/0057).
+A regime is a time at one rate; at its end the rate becomes any other. Each tick may have begun the present regime: a
+Regime holds the probability of that, and the requests counted since (Bayesian online change point detection, Adams and
+MacKay 2007, for counts with a gamma distributed rate). The frequency of changes is learned as well: after an hour at
+one rate a change needs more evidence than after a minute. Chance is counted once: replicas are added for a likely rate
+(`LIKELY`), and removed for a rate that is hardly exceeded (`RARELY`).
 """
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Self
 
-SURE, CAREFUL, LIKELY, RISEN = 3.0, 2.0, 1.0, 0.5
-"""Standard deviations of a count: below the count for a certain rate, below or above it for a rate that lasts, and
-below it for a likely one and for that of a certain rise."""
-_RISE, _RISE_WITH_QUEUE = 4.7, 4.0
-"""Standard deviations of the last seconds above the time before, from which the rate has risen; the second where
-requests wait. With several thousand looks an hour, chance brings four deviations but hardly 4.7; few looks find a queue
-below capacity."""
-_PRIOR_REQUESTS = 0.5
-"""Requests assumed in a time without a request, so nothing is infinitely improbable (Jeffreys' prior)."""
-LATELY_SECONDS = (3.0, 5.0, 8.0, 10.0, 13.0, 20.0, 40.0, 60.0)
-"""The times over which recent rates are counted. Fewer seconds are no rate."""
-
-LONG_RATE_SECONDS = 40.0
-"""From here on few looks are independent of each other, so a rate is not chance because it was once higher."""
-SHORTEST_RATE_SECONDS = 10.0
-"""Below this a handful of requests would pass for a rate that lasts."""
+LIKELY, RARELY, SURELY = 0.2, 0.02, 0.98
+"""Probabilities of a higher rate: for adding replicas, for removing replicas, and for adding replicas before requests
+are counted. The third approaches the first within `YOUNG_SECONDS`."""
+YOUNG_SECONDS = 60.0
+CHANGE_SECONDS = 30.0
+"""Expected length of the first regime."""
+SPREAD = 0.5
+"""Requests that a new regime begins with, in the seconds in which the rate before would bring as many (Jeffreys'
+prior, scaled)."""
+CLUMPS, CLUMPS_WEIGHT, CLUMPS_SECONDS = 1.5, 60.0, 600.0
+"""Requests that come together on average, before the first count; the weight of this figure in requests; and the
+seconds over which newer counts replace older ones."""
+_NEGLIGIBLE, _NEWEST, _MOST = 1e-6, 10, 64
+"""Regimes below this probability are forgotten but for the newest; regimes kept at most."""
+LEAST_RATE = 0.05
+"""Requests per second: smaller rates count as 0, and a regime after no requests begins with this rate."""
+_normal = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Requests that came to one gateway."""
+    """Requests counted by one gateway since its start, or by all within some time."""
 
-    number: int
+    number: float
     seconds: float
-    """In how long; 0 where nothing can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
-    """The rate of the last seconds."""
+class Regime:
+    """A rate since a moment, as a gamma distribution."""
 
+    probability: float
+    age: float
+    """Seconds since it began."""
+    number: float
+    """Requests counted since, with those it began with."""
     seconds: float
-    per_second: float
-    """Requests that came."""
-    error: float
-    """Its standard deviation."""
-    evidence: float = 0.0
-    """For a rise: logarithm of the likelihood ratio of two rates, for these seconds and the time before, to one."""
+    """In how long they came, likewise."""
+    changes: float
+    """Changes of the rate before, on average."""
 
-    def beside(self, per_second: float, seconds: float, *, is_queue: bool) -> "Recent":
-        """The same, beside a steady rate and for how long it was seen: chance where it does not exceed that for sure,
-        and then no more than the steady rate, unless it was counted for long."""
-        is_long, evidence = self.seconds >= LONG_RATE_SECONDS, 0.0
-        if self.per_second > per_second:
-            number, before = self.per_second * self.seconds, per_second * seconds + _PRIOR_REQUESTS
-            evidence = likelihood_ratio(number, self.seconds, before, seconds)
-        if evidence >= (SURE**2 / 2.0 if is_long else _needed(is_queue)):
-            return replace(self, evidence=evidence)
-        return replace(self, per_second=self.per_second if is_long else min(self.per_second, per_second), evidence=0.0)
+    @property
+    def rate(self) -> float:
+        """Requests per second, on average."""
+        return self.number / self.seconds
 
-    def less(self, deviations: float) -> float:
-        """The rate, so many deviations lower."""
-        return max(0.0, self.per_second - deviations * self.error)
+    def likelihood(self, count: Count) -> float:
+        """The probability of a count (negative binomial)."""
+        shape, number, seconds = self.number, count.number, count.seconds
+        return math.exp(
+            math.lgamma(shape + number) - math.lgamma(shape) - math.lgamma(number + 1.0)
+            - shape * math.log1p(seconds / self.seconds) + number * math.log(seconds / (self.seconds + seconds))
+        )  # fmt: skip
 
+    def counting(self, count: Count, probability: float) -> "Regime":
+        """The same with a count, and another probability."""
+        number, seconds = self.number + count.number, self.seconds + count.seconds
+        return Regime(probability, self.age, number, seconds, self.changes)
 
-def rate(counts: Iterable[Count]) -> float:
-    """Requests per second, over all gateways. Less than a second is taken for one: two requests at once are no rate."""
-    return sum(count.number / max(1.0, count.seconds) for count in counts)
-
-
-def error(counts: Iterable[Count]) -> float:
-    """The rate's standard deviation."""
-    return math.sqrt(sum(count.number / max(1.0, count.seconds) ** 2 for count in counts))
+    def exceeds(self, rate: float) -> float:
+        """The probability that the rate is higher (Wilson and Hilferty's approximation)."""
+        ninth = 1.0 / (9.0 * self.number)
+        return 1.0 - _normal.cdf(((rate / self.rate) ** (1.0 / 3.0) - 1.0 + ninth) / math.sqrt(ninth))
 
 
-def at_least(counts: Sequence[Count]) -> float:
-    """The rate that is certain at least."""
-    return max(0.0, rate(counts) - SURE * error(counts))
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Immutable; `counting` makes the next one."""
 
+    regimes: tuple[Regime, ...] = ()
+    """Oldest first; their probabilities sum up to 1."""
+    seconds: float = 0.0
+    """Counted in all."""
+    last: float = 0.0
+    """The last count."""
+    squares: float = CLUMPS * CLUMPS_WEIGHT
+    sums: float = CLUMPS_WEIGHT
+    """Squared differences of successive counts, and the sum of both counts, with a larger weight for newer counts.
+    Independent requests make both equal at any rate."""
 
-def recent(seconds: float, counts: Sequence[Count], minute: Sequence[Count]) -> Recent | None:
-    """The rate of so many seconds; None where no gateway has counted for so long. `minute`: the counts of the last
-    minute."""
-    if max((count.seconds for count in counts), default=0.0) < seconds:
-        return None
-    return Recent(seconds, rate(counts), error(counts), _evidence(minute, counts))
+    @property
+    def clump(self) -> float:
+        """Requests that come together on average, at least 1; each count is divided by this number."""
+        return max(1.0, self.squares / self.sums)
 
+    def counting(self, count: Count) -> Self:
+        """With the requests of some more seconds, which must be more than 0."""
+        if not self.regimes:
+            begun = _regime(count.number / count.seconds, 1.0, 0.0)
+            begun = replace(begun.counting(count, 1.0), age=count.seconds)
+            return replace(self, regimes=(begun,), seconds=count.seconds, last=count.number)
+        seconds, last = count.seconds, count.number
+        kept = math.exp(-seconds / CLUMPS_SECONDS)
+        squares, sums = kept * self.squares + (last - self.last) ** 2, kept * self.sums + last + self.last
+        count = Count(count.number / self.clump, count.seconds / self.clump)
+        known, fresh, changes = [], 0.0, 0.0
+        for each in self.regimes:
+            change = min(0.5, (1.0 + each.changes) * seconds / (CHANGE_SECONDS + self.seconds))
+            known.append(each.counting(count, each.probability * (1.0 - change) * each.likelihood(count)))
+            fresh += each.probability * change
+            changes += each.probability * change * (each.changes + 1.0)
+        begun = _regime(self._mean, fresh, changes / fresh)
+        known.append(begun.counting(count, fresh * begun.likelihood(count)))
+        aged = tuple(replace(each, age=each.age + seconds) for each in _likeliest(known))
+        return type(self)(aged, self.seconds + seconds, last, squares, sums)
 
-def risen(lately: Sequence[Recent], *, is_queue: bool) -> float:
-    """The likely rate since the most evident rise; 0 where no rise is certain. `is_queue`: whether requests wait."""
-    most = max(lately, key=lambda each: each.evidence, default=None)
-    return 0.0 if most is None or most.evidence < _needed(is_queue) else most.less(RISEN)
+    @property
+    def _mean(self) -> float:
+        return sum(each.probability * each.rate for each in self.regimes)
 
+    @property
+    def likely(self) -> float:
+        """Requests per second to add replicas for."""
+        return self.rate(LIKELY + (SURELY - LIKELY) * max(0.0, 1.0 - self.seconds / YOUNG_SECONDS))
 
-def _needed(is_queue: bool) -> float:
-    return (_RISE_WITH_QUEUE if is_queue else _RISE) ** 2 / 2.0
+    @property
+    def high(self) -> float:
+        """Requests per second to keep replicas for."""
+        return self.rate(RARELY)
 
+    def rate(self, probability: float) -> float:
+        """The rate that is exceeded with this probability, in requests per second; 0 where nothing was counted."""
+        known = [each for each in self.regimes if each.probability > _NEGLIGIBLE]
+        low, high = 0.0, max((each.rate + 6.0 * math.sqrt(each.number) / each.seconds for each in known), default=0.0)
+        for _ in range(24):
+            middle = (low + high) / 2.0
+            if sum(each.probability * each.exceeds(middle) for each in known) > probability:
+                low = middle
+            else:
+                high = middle
+        return low if low >= LEAST_RATE else 0.0
 
-def likelihood_ratio(number: float, seconds: float, other: float, other_seconds: float) -> float:
-    """Logarithm of how much likelier two counts are at a rate of their own each than at a common one: a generalised
-    likelihood ratio test, as in Siegmund's Sequential Analysis."""
-    common = (number + other) / (seconds + other_seconds)
-
-    def gain(count: float, time: float) -> float:
-        return count * math.log(count / (common * time)) if count > 0.0 else 0.0
-
-    return gain(number, seconds) + gain(other, other_seconds)
-
-
-def _evidence(minute: Sequence[Count], counts: Sequence[Count]) -> float:
-    """A short time before gives little evidence, so the first seconds of a new gateway are no rise."""
-    number, seconds = sum(count.number for count in counts), sum(count.seconds for count in counts)
-    before = sum(count.number for count in minute) - number + _PRIOR_REQUESTS
-    seconds_before = sum(max(1.0, count.seconds) for count in minute) - seconds
-    if not number or number * seconds_before <= before * seconds:
+    @property
+    def steady_seconds(self) -> float:
+        """For how long the rate has most likely been the same."""
+        younger = 0.0
+        for each in reversed(self.regimes):
+            younger += each.probability
+            if younger > 0.1:
+                return each.age
         return 0.0
-    return likelihood_ratio(number, seconds, before, seconds_before)
+
+
+def _regime(rate: float, probability: float, changes: float) -> Regime:
+    return Regime(probability, 0.0, SPREAD, SPREAD / max(rate, LEAST_RATE), changes)
+
+
+def _likeliest(regimes: list[Regime]) -> tuple[Regime, ...]:
+    """With probabilities that sum up to 1."""
+    total = sum(each.probability for each in regimes)
+    newest = len(regimes) - _NEWEST
+    kept = [each for place, each in enumerate(regimes) if place >= newest or each.probability > total * _NEGLIGIBLE]
+    if len(kept) > _MOST:
+        least = sorted(each.probability for each in kept)[len(kept) - _MOST]
+        kept = [each for each in kept if each.probability >= least]
+    total = sum(each.probability for each in kept)
+    if not total:  # no rate explains the count
+        return (kept[-1].counting(Count(0.0, 0.0), 1.0),)
+    return tuple(each.counting(Count(0.0, 0.0), each.probability / total) for each in kept)

@@ -1,5 +1,6 @@
 """Histograms with fixed upper bounds, as gateways count (`api/signals_message.py`), and their percentiles."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,3 +62,14 @@ class Buckets:
         lower = self.bounds[place - 1] if place else 0.0
         below = cumulated[place - 1] if place else 0
         return lower + (self.bounds[place] - lower) * (rank - below) / self.counts[place]
+
+    def share_above(self, bound: float) -> float:
+        """The share of all figures above a bound, linear within a bucket; 0 where nothing was counted."""
+        total, above, lower = self.total, 0.0, 0.0
+        for upper, count in zip((*self.bounds, math.inf), self.counts, strict=False):
+            if lower >= bound or (math.isinf(upper) and count):
+                above += count
+            elif upper > bound:
+                above += count * (upper - bound) / (upper - lower)
+            lower = upper
+        return above / total if total else 0.0

@@ -1,9 +1,12 @@
 """History: the earlier ticks, as far as later decisions need them. Plain memory; `recommend` judges."""
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fairlead.api.llmdeployment import Autoscaling
-from fairlead.autoscaler.arrivals import CAREFUL
+from fairlead.autoscaler.arrivals import Arrivals, Count
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.policy import (
     LONGEST_DEMAND_WINDOW,
@@ -15,16 +18,7 @@ from fairlead.autoscaler.policy import (
 )
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
-from fairlead.autoscaler.trend import (
-    LEVEL_TIMES,
-    LONGEST_SECONDS,
-    SAMPLE_SECONDS,
-    Sample,
-    expected,
-    level,
-    steady,
-    trending,
-)
+from fairlead.autoscaler.trend import LONGEST_SECONDS, SAMPLE_SECONDS, Sample, back, grown
 
 LATE_STARTS = 2.0
 """A replica that is not ready after this many starts is no longer expected."""
@@ -34,6 +28,38 @@ REGRET_WINDOWS, REGRET_GROWTH, MOST_REGRET_SECONDS = 2.0, 4.0, 3600.0
 """A mistaken number of replicas is not tried again for the same time, or so many windows of `scaleDown` if that is
 longer. Each further mistake, at most an hour after the last is over, counts so many times as long, within the last of
 these."""
+
+YOUNG_SECONDS, OLD_SECONDS, UNLIKE = 300.0, 1800.0, 3.0
+"""Averages per request are those of the last minute until they are so old, then of ever longer times, at most so long;
+unless those of the last minute differ by more than so many standard deviations."""
+
+NONE_LATE = Count(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Averages:
+    """Of a request. Over longer times than a minute chance changes no decision."""
+
+    since: float
+    uncached_tokens_per_request: float
+    prompt_tokens_per_request: float
+    output_tokens_per_request: float
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """By the names of Demand."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "since"}
+
+    def with_minute(self, demand: Demand, now: float, seconds: float) -> "Averages":
+        """With the averages of the last minute, so many seconds after the last time."""
+        seen = {name: getattr(demand, name) for name in self.values}
+        chance = UNLIKE / math.sqrt(max(1, demand.uncached_per_request.total))
+        if any(abs(seen[name] - known) > chance * known for name, known in self.values.items()):
+            return Averages(now, **seen)
+        weight = min(1.0, seconds / max(1.0, min(now - self.since - YOUNG_SECONDS, OLD_SECONDS)))
+        return Averages(
+            self.since, **{name: known + weight * (seen[name] - known) for name, known in self.values.items()}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +105,15 @@ class History:
     """When a request last came, waited or ran; None = none has since the first tick."""
     queue_at: float | None = None
     """When a request last waited; None = none has since the first tick."""
+    arrivals: Arrivals | None = None
+    """What is believed of the rate of requests; None = nothing has been counted yet."""
+    counted: Mapping[str, Count] = field(default_factory=dict)
+    """`Demand.counted` of the last complete tick."""
+    work: Averages | None = None
+    """None = nothing is known yet."""
+    late: Count = NONE_LATE
+    """Seconds for which first tokens were late, each weighted with the share of them, and seconds seen in all; of the
+    present replicas since they had time to work off the queue they found. The newer ones weigh more."""
     rates: tuple[Sample, ...] = ()
     """The arrivals of the last minutes, oldest first."""
     asks: tuple[Want, ...] = ()
@@ -91,33 +126,61 @@ class History:
     """The last number that proved too few soon after a scale-down."""
 
     def complete(self, signals: Signals) -> Signals:
-        """The signals, with the last known capacity where no load tells, when the replicas on their way are expected,
-        and the arrivals expected then where they grow."""
+        """The signals with the rates to decide by, averages over longer times, the last known capacity where no load
+        tells, and when the replicas on their way are expected."""
         demand, ahead = signals.demand, signals.start_seconds
         known = demand.capacity or self.capacity
         if known is not None and known.step_cost is None and self.capacity is not None:
             known = replace(known, step_cost=self.capacity.step_cost)
-        coming = tuple((max(0.0, ask.time + ahead - signals.time), ask.desired) for ask in self.asks)
-        demand, known_rates = self._beside_steady(demand), self._rates(signals)
-        rates, longer = trending(known_rates, ahead), trending(known_rates, ahead, LEVEL_TIMES)
-        lasting = max(demand.likely_per_second, min(level(longer), demand.arrivals_per_second_high))
-        arrivals = max(lasting, *(expected(each, ahead=ahead + SAMPLE_SECONDS) for each in (rates, longer)))
-        growing = expected(longer, ahead=ahead + SAMPLE_SECONDS, is_sure=False)
-        high = max(arrivals, growing, demand.arrivals_per_second_high)
-        seen = replace(demand, capacity=known, arrivals_per_second=arrivals, arrivals_per_second_high=high)
-        return replace(signals, demand=seen, coming=coming)
+        asks = (ask for ask in self.asks if ask.desired <= signals.desired)
+        coming = tuple((max(0.0, ask.time + ahead - signals.time), ask.desired) for ask in asks)
+        work = self._work(signals)
+        demand = replace(demand, capacity=known, **({} if work is None else work.values))
+        arrivals = self._arrivals(signals)
+        if arrivals is None:
+            return replace(signals, demand=demand, coming=coming)
+        steady, rate, high = arrivals.steady_seconds, arrivals.likely, arrivals.high
+        if steady <= 2.0 * back(ahead) and (rates := self._rates(signals)):
+            sure, perhaps = grown(rates, ahead)
+            rate, high = max(rate, sure), max(high, perhaps)
+        demand = replace(demand, arrivals_per_second=rate, arrivals_per_second_high=max(rate, high))
+        return replace(signals, demand=demand, coming=coming, steady_seconds=steady)
 
-    def _beside_steady(self, demand: Demand) -> Demand:
-        """Where the rate has been steady, what chance explains is taken for the steady rate."""
-        known = steady(self.rates)
-        if not known:
-            return demand
-        rate, most, seconds = level(known, 0.0), level(known, CAREFUL), SAMPLE_SECONDS * len(known)
-        beside = tuple(each.beside(rate, seconds, is_queue=demand.waiting > 0) for each in demand.lately)
-        if any(each.evidence for each in beside):
-            return replace(demand, lately=beside)
-        sure, high = (min(each, most) for each in (demand.arrivals_per_second, demand.arrivals_per_second_high))
-        return replace(demand, lately=beside, arrivals_per_second=sure, arrivals_per_second_high=high)
+    def _arrivals(self, signals: Signals) -> Arrivals | None:
+        """With the requests since the last complete tick."""
+        count = self._count(signals)
+        return self.arrivals if count is None else (self.arrivals or Arrivals()).counting(count)
+
+    def _count(self, signals: Signals) -> Count | None:
+        """Over the gateways that were there at the last complete tick or have been started since; None where no time
+        has passed for them, or not every gateway tells: the requests come with the next tick that is complete."""
+        if not signals.is_complete:
+            return None
+        passed = signals.time - (self.since if self.last is None else self.last.time) + 1.0
+        seconds, number = [], 0.0
+        for name, now in signals.demand.counted.items():
+            then = self.counted.get(name, Count(0.0, 0.0))
+            if name in self.counted or now.seconds <= passed:
+                number += max(0.0, now.number - then.number)
+                seconds.append(now.seconds - then.seconds)
+        longest = max(seconds, default=0.0)
+        return Count(number, longest) if longest > 0.0 else None
+
+    def _late(self, signals: Signals, target: float | None) -> Count:
+        if target is None or self.borne_seconds(signals) <= 0.0:
+            return NONE_LATE
+        seconds = signals.time - (self.last or signals).time
+        kept, share = math.exp(-seconds / OLD_SECONDS), signals.demand.recent_ttft.share_above(target)
+        return Count(kept * self.late.number + share * seconds, kept * self.late.seconds + seconds)
+
+    def _work(self, signals: Signals) -> Averages | None:
+        demand = signals.demand
+        if self.work is None:
+            if not demand.uncached_per_request.total:
+                return None
+            names = (name for name in Averages.__slots__ if name != "since")
+            return Averages(signals.time, *(getattr(demand, name) for name in names))
+        return self.work.with_minute(demand, signals.time, signals.time - (self.last or signals).time)
 
     def begun_with(self, capacity: Capacity | None) -> "History":
         """A history with the capacity of a measured profile, used until the first load arrives."""
@@ -174,24 +237,28 @@ class History:
         up, down = scale_up_of(spec), scale_down_of(spec)
         longest = max(up.stabilization_window, up.period, down.stabilization_window, down.period)
         now, demand, last = signals.time, signals.demand, self.last or signals
-        changed = _replicas(last) != _replicas(signals)
+        changed, seen = _replicas(last) != _replicas(signals), self.complete(signals)
         grown_at = now if signals.ready > last.ready else self.grown_at
         return replace(
             self,
             wants=(*self._within(now, longest), Want(now, recommendation.wanted, signals.desired)),
-            capacity=self.complete(signals).demand.capacity,
+            capacity=seen.demand.capacity,
             queue_at=now if demand.waiting else self.queue_at,
+            arrivals=self._arrivals(signals),
+            counted=demand.counted if signals.is_complete else self.counted,
+            work=self._work(signals),
+            late=self._late(signals, targets_of(spec).time_to_first_token),
             rates=self._rates(signals),
             asks=self._asks(recommendation, signals),
             last=signals,
             settled_at=now if changed else self.settled_at,
             grown_at=grown_at,
             active_at=max(self.since if self.active_at is None else self.active_at, now - demand.idle_seconds),
-            asked=self._asked(recommendation, signals, spec),
-            shrunk=Mark(now, signals.desired, demand.arrivals_per_second_high)
+            asked=self._asked(recommendation, seen, spec),
+            shrunk=Mark(now, signals.desired, seen.demand.arrivals_per_second)
             if 0 < signals.desired < last.desired
             else self.shrunk,
-            regret=self._regret(recommendation, signals, spec),
+            regret=self._regret(recommendation, seen, spec),
         )
 
     def _within(self, now: float, window: float) -> tuple[Want, ...]:
@@ -199,17 +266,17 @@ class History:
 
     def _rates(self, signals: Signals) -> tuple[Sample, ...]:
         """With the rate of now, where the last one is old enough and every gateway tells."""
-        now, back = signals.time, LONGEST_SECONDS
-        kept = tuple(each for each in self.rates if now - each.time <= back)
-        rate = next((each for each in signals.demand.lately if each.seconds >= SAMPLE_SECONDS), None)
-        if rate is None or not signals.is_complete or (kept and now - kept[-1].time < SAMPLE_SECONDS):
+        now = signals.time
+        kept = tuple(each for each in self.rates if now - each.time <= LONGEST_SECONDS)
+        if not signals.is_complete or now - (kept[-1].time if kept else self.since) < SAMPLE_SECONDS:
             return kept
-        return (*kept, Sample(now, rate.per_second))
+        return (*kept, Sample(now, signals.demand.num_recent_arrivals / SHORTEST_DEMAND_WINDOW))
 
     def _asks(self, recommendation: Recommendation, signals: Signals) -> tuple[Want, ...]:
         now, number = signals.time, recommendation.replicas
+        most = max(number, signals.desired)
         oldest = now - LATE_STARTS * signals.start_seconds
-        kept = tuple(each for each in self.asks if signals.ready < each.desired <= number and each.time >= oldest)
+        kept = tuple(each for each in self.asks if signals.ready < each.desired <= most and each.time >= oldest)
         return (*kept, Want(now, number, number)) if number > signals.desired else kept
 
     def _asked(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Mark | None:

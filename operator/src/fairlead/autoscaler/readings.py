@@ -3,10 +3,7 @@
 Fed by the operator with each line from `fleet/gateways.py`. Counters become differences within one run of a gateway: a
 restart begins anew and never counts backwards. Knows nothing of replicas or targets.
 
-Rates are measured over 60 s, with little noise, and over shorter times with an allowance for chance (`arrivals.py`).
-A falling rate is believed over the scale-down window (10 s to 60 s) once certain: the upper bound, for which there must
-be room before a replica goes, is the lower of two deviations above the minute's rate and three above the window's.
-Averages per request depend on the workload rather than on the moment, and are always measured over 60 s.
+Rates and averages per request are of the last 60 s; `History` goes by the counts of each tick (`arrivals.py`).
 """
 
 import math
@@ -16,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine
-from fairlead.autoscaler.arrivals import CAREFUL, LATELY_SECONDS, SURE, Count, at_least, error, rate, recent
+from fairlead.autoscaler.arrivals import Count
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
 from fairlead.autoscaler.signals import Capacity, Demand
@@ -78,11 +75,6 @@ class Span:
     def count(self, name: str) -> int:
         """How much a counter has grown."""
         return max(0, getattr(self.now, name) - getattr(self.then, name)) if self.seconds > 0.0 else 0
-
-    @property
-    def arrivals(self) -> Count:
-        """Requests that came."""
-        return Count(self.count("num_arrivals"), self.seconds)
 
     def buckets(self, name: str) -> Buckets:
         """What came into buckets."""
@@ -153,26 +145,20 @@ class Readings:
     num_missing: int
     """Ready gateways that have never said anything."""
 
-    def demand(self, model: str, window: float = LONGEST_DEMAND_WINDOW) -> Demand:
-        """The demand for a model (`namespace/name`), with rates over `window` seconds (`policy.demand_window`)."""
+    def demand(self, model: str) -> Demand:
+        """The demand for a model (`namespace/name`)."""
         windows, latest = self.windows, [each.latest for each in self.windows]
         now = [last.line.models.get(model, _NOTHING) for last in latest]
-        spans, newest, workload = (
+        newest, workload = (
             [each.span(model, seconds) for each in windows]
-            for seconds in (window, SHORTEST_DEMAND_WINDOW, LONGEST_DEMAND_WINDOW)
+            for seconds in (SHORTEST_DEMAND_WINDOW, LONGEST_DEMAND_WINDOW)
         )
         ages = [self.time - last.time for last in latest]
         oldest = self.time - LOAD_STALE_SECONDS
         loads = {uid: said.load for uid, said in newest_loads(latest, model).items() if said.time >= oldest}
-        minute, last = [each.arrivals for each in workload], [each.arrivals for each in newest]
-        lasting = [each.arrivals for each in spans]
-        sure = min(sum(map(_sure_rate, lasting)), sum(map(_sure_rate, minute)))
+        rate = sum(each.count("num_arrivals") / max(SHORTEST_DEMAND_WINDOW, each.seconds) for each in workload)
         waiting, uncached = (
             sum(getattr(each, name) for each in now) for name in ("waiting", "waiting_uncached_tokens")
-        )
-        rates = (
-            recent(seconds, [each.span(model, seconds).arrivals for each in windows], minute)
-            for seconds in LATELY_SECONDS
         )
         waiting_uncached = uncached / waiting if waiting else 0.0  # all that is known before a first one was dispatched
         return Demand(
@@ -184,12 +170,13 @@ class Readings:
             running=sum(each.running for each in now),
             batch_kv_tokens=sum(each.batch_kv_tokens for each in now),
             lasting_running=sum(each.least(model, "running", SHORTEST_DEMAND_WINDOW) for each in windows),
-            arrivals_per_second=sure,
-            arrivals_per_second_high=max(
-                sure, min(rate(minute) + CAREFUL * error(minute), rate(lasting) + SURE * error(lasting))
-            ),
-            num_recent_arrivals=sum(count.number for count in last),
-            lately=tuple(each for each in rates if each is not None),
+            arrivals_per_second=rate,
+            arrivals_per_second_high=rate,
+            num_recent_arrivals=sum(each.count("num_arrivals") for each in newest),
+            counted={
+                last.line.gateway: Count(each.num_arrivals, last.line.uptime_seconds)
+                for last, each in zip(latest, now, strict=True)
+            },
             uncached_tokens_per_request=_mean(workload, "uncached_prompt_tokens", _dispatched, waiting_uncached),
             prompt_tokens_per_request=_mean(workload, "prompt_tokens", _dispatched, waiting_uncached),
             output_tokens_per_request=_mean(workload, "output_tokens", _answered, ASSUMED_OUTPUT_TOKENS),
@@ -209,11 +196,6 @@ class Readings:
             num_missing=self.num_missing,
             num_stale=sum(age > STALE_SECONDS for age in ages),
         )
-
-
-def _sure_rate(count: Count) -> float:
-    """The rate itself over a long enough time, else the certain rate."""
-    return rate([count]) if count.seconds >= SHORTEST_DEMAND_WINDOW else at_least([count])
 
 
 def _times(spans: Iterable[Span], name: str) -> Buckets:

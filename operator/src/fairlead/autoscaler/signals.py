@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.arrivals import CAREFUL, SHORTEST_RATE_SECONDS, Recent, risen
+from fairlead.autoscaler.arrivals import Count
 from fairlead.autoscaler.buckets import Buckets
 from fairlead_common.wire.messages import StepCost
 from fairlead_common.wire.profiles import EngineProfile
@@ -77,14 +77,13 @@ class Demand:
     lasting_running: float = 0.0
     """The fewest of these in the last seconds."""
     arrivals_per_second: float = 0.0
-    """Arriving requests: the counted rate over a long enough time, else the certain rate."""
+    """Arriving requests: counted over the last minute, and by `History.complete` the rate to add replicas for."""
     arrivals_per_second_high: float = 0.0
-    """Upper estimate of arriving requests, for which there must be room before a replica goes. At least
-    `arrivals_per_second`."""
+    """The rate for which there must be room before a replica goes. At least `arrivals_per_second`."""
     num_recent_arrivals: int = 0
     """Requests that came within the last few seconds."""
-    lately: tuple[Recent, ...] = ()
-    """The rates of the last seconds, over ever longer times."""
+    counted: Mapping[str, Count] = field(default_factory=dict)
+    """Requests since the start of each gateway, by the gateway's run."""
     uncached_tokens_per_request: float = 0.0
     """Uncached prompt tokens per request, on average."""
     prompt_tokens_per_request: float = 0.0
@@ -117,12 +116,6 @@ class Demand:
     """Ready gateways that have never said anything."""
     num_stale: int = 0
     """Gateways whose last line is too old to exclude later requests."""
-
-    @property
-    def likely_per_second(self) -> float:
-        """Requests that most likely keep coming."""
-        lasting = [each.less(CAREFUL) for each in self.lately if each.seconds >= SHORTEST_RATE_SECONDS]
-        return max(risen(self.lately, is_queue=self.waiting > 0), *(lasting or [self.arrivals_per_second]))
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -186,9 +179,13 @@ class Signals:
     hanging: int = 0
     """Replicas in a step without an end in sight; asked for, but not counted as capacity."""
 
-    def expecting(self, arrivals_per_second: float) -> Self:
-        """The same with another rate of arrivals."""
-        return replace(self, demand=replace(self.demand, arrivals_per_second=arrivals_per_second))
+    steady_seconds: float = 0.0
+    """For how long the rate of arrivals has been the same (`History.complete`)."""
+
+    def careful(self) -> Self:
+        """The same with the high rate of arrivals."""
+        rate = max(self.demand.arrivals_per_second, self.demand.arrivals_per_second_high)
+        return replace(self, demand=replace(self.demand, arrivals_per_second=rate))
 
     @property
     def start_seconds(self) -> float:

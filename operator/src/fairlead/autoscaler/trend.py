@@ -5,21 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fairlead.autoscaler.arrivals import CAREFUL, likelihood_ratio
-
 SAMPLE_SECONDS = 10.0
 """Between two rates; each is counted over this time."""
 SHORTEST_SECONDS, STARTS = 90.0, 2.0
 """How far back the trend looks: so many starts of a replica, and this time at least."""
-LEVEL_TIMES = 1.5
-"""The rate that lasts is told by rates of so many times as long."""
+LONGER = 1.5
+"""It looks back so many times as far, too: the one tells a growth that has just begun, the other a slow one."""
 LONGEST_SECONDS = 600.0
 """How far back rates are kept."""
 _FEWEST, _PARTS = 6, 3
 """Rates that make a trend, and the parts of them that must grow."""
-CHANGED, STEADY = 3.5, 24
-"""Standard deviations of two parts of the samples from which the rate has changed between them, and the samples without
-a change that make a steady rate."""
 SURELY, DOUBT = 3.0, 0.5
 """Standard deviations that a growth is above chance, and by which it is then taken for less than it looks."""
 MOST_GROWTH = 1.5
@@ -35,23 +30,23 @@ class Sample:
     per_second: float
 
 
-def trending(samples: Sequence[Sample], start: float, times: float = 1.0) -> Sequence[Sample]:
-    """Those that the trend looks back to, or so many times as far, where a replica takes so long to start."""
-    back = min(LONGEST_SECONDS, times * max(SHORTEST_SECONDS, STARTS * start))
-    return [each for each in samples if samples[-1].time - each.time <= back]
+def grown(samples: Sequence[Sample], start: float) -> tuple[float, float]:
+    """The rate when a replica asked for now is ready, after a `start` of so many seconds, as far as it surely grows,
+    and the rate that a growth may bring; 0 where the rate does not grow."""
+    lately, longer = (_lately(samples, start, times) for times in (1.0, LONGER))
+    ahead = start + SAMPLE_SECONDS
+    sure = max(expected(each, ahead=ahead) for each in (lately, longer))
+    return sure, max(sure, expected(longer, ahead=ahead, is_sure=False))
 
 
-def steady(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """The newest of the samples, since the rate last changed; empty where these are too few to tell a steady rate from
-    a slow growth."""
-    while len(samples) >= STEADY and (begin := _change(samples)):
-        samples = samples[begin:]
-    return samples if len(samples) >= STEADY else ()
+def back(start: float) -> float:
+    """How far back the trend looks at most, in seconds."""
+    return LONGER * max(SHORTEST_SECONDS, STARTS * start)
 
 
-def level(samples: Sequence[Sample], deviations: float = -CAREFUL) -> float:
-    """The mean, so many standard deviations higher, if it stays; 0 where too little is known."""
-    return max(0.0, _mean(samples) + deviations * _error(samples)) if len(samples) >= _FEWEST else 0.0
+def _lately(samples: Sequence[Sample], start: float, times: float) -> Sequence[Sample]:
+    seconds = min(LONGEST_SECONDS, times * max(SHORTEST_SECONDS, STARTS * start))
+    return [each for each in samples if samples[-1].time - each.time <= seconds]
 
 
 def expected(samples: Sequence[Sample], *, ahead: float, is_sure: bool = True) -> float:
@@ -73,18 +68,6 @@ def expected(samples: Sequence[Sample], *, ahead: float, is_sure: bool = True) -
         return 0.0
     most = MOST_GROWTH * _mean(thirds[-1])
     return min(_mean(samples) + growth * (samples[-1].time - _time(samples) + ahead), most)
-
-
-def _change(samples: Sequence[Sample]) -> int:
-    """The first sample after the most evident change of the rate; 0 = chance alone explains the samples."""
-    total = sum(each.per_second for each in samples) * SAMPLE_SECONDS
-    most, place, number = CHANGED**2 / 2.0, 0, 0.0
-    for begin, sample in enumerate(samples[:-1], 1):
-        number += sample.per_second * SAMPLE_SECONDS
-        before, after = (number, SAMPLE_SECONDS * begin), (total - number, SAMPLE_SECONDS * (len(samples) - begin))
-        if (evidence := likelihood_ratio(*before, *after)) > most:
-            most, place = evidence, begin
-    return place
 
 
 def _growth(before: Sequence[Sample], after: Sequence[Sample]) -> float:

@@ -1,5 +1,5 @@
-"""Waiting for a slot: the requests that will be there when a replica asked for now could be ready, and the wait that
-chance leaves in the long run. Pure arithmetic on numbers, no targets.
+"""Waiting for a slot: the requests that will be there when a replica asked for now could be ready, and how many chance
+lets wait in the long run. Pure arithmetic on numbers, no targets.
 
 `held` is the time for which a request holds its slot while all are taken (D of `prediction.py`).
 """
@@ -27,16 +27,13 @@ def after(seconds: float, *, inside: float, per_second: float, slots: float, hel
     return slots + (per_second - slots / held) * (seconds - full)
 
 
-def lasting_wait(percentile: float, *, per_second: float, slots: float, held: float) -> float:
-    """Seconds that a share of the requests waits at most in the long run, if they come independently of one another
-    (Erlang C, by Halfin's and Whitt's approximation); infinite = more come than leave."""
+def share_waiting(seconds: float, *, per_second: float, slots: float, held: float) -> float:
+    """The share of requests that wait longer for a slot in the long run, if they come independently of one another
+    (Erlang C, by Halfin's and Whitt's approximation); 1 = more come than leave."""
     free = slots - per_second * held
     if free <= 0.0:
-        return math.inf
-    safety, late = free / math.sqrt(slots), 1.0 - percentile / 100.0
+        return 1.0
+    safety = free / math.sqrt(slots)
     density = math.exp(-safety * safety / 2.0) / math.sqrt(2.0 * math.pi)
     below = (1.0 + math.erf(safety / math.sqrt(2.0))) / 2.0
-    waits = density / (density + safety * below)  # the share that waits at all
-    if waits <= late or late <= 0.0:
-        return 0.0
-    return math.log(waits / late) * held / free * SPREAD
+    return density / (density + safety * below) * math.exp(-seconds * free / (held * SPREAD))

@@ -1,8 +1,10 @@
 """The smallest number of replicas without a shortfall, for the present demand.
 
-Called by `recommend`, which reaches the number without haste. The present number has an advantage: more are wanted only
-if a target is missed by more than the tolerance, fewer only if they also suffice for the most that may well come
-(`lack_of_room`). Between the two, noise changes nothing.
+Called by `recommend`, which reaches the number without haste. A number is enough if at most as many requests as
+`percentile` allows would wait too long, of those that come within a window from the moment when a replica asked for now
+could be ready. More replicas are wanted if the present number is not enough at a likely rate, and fewer replicas if
+these are enough at a rate that is hardly exceeded. The window is as long as the rate has been steady, so chance in one
+minute of a steady hour adds no replica.
 """
 
 import math
@@ -21,28 +23,26 @@ from fairlead.autoscaler.policy import (
     targets_of,
 )
 from fairlead.autoscaler.prediction import (
-    NO_QUEUE,
-    WORKED_OFF,
-    Queue,
-    expected_ttft,
+    forecast,
     has_cache,
-    has_slots,
-    longest_wait,
     measured_ttft,
-    num_sequences,
-    predicted_ttft,
+    own_ttft,
     predicted_waiting,
-    queue_ahead,
     recent_ttft,
+    slot_rate,
     step_seconds,
 )
 from fairlead.autoscaler.recommendation import Draft, counted, per_second, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.tpot import expected_pace, out_of_reach, slow_tokens
 
-DRAIN_STARTS, DRAIN_STARTS_FROM_ZERO, DRAIN_SECONDS = 0.5, 3.0, 5.0
-"""A queue that is gone within this many starts of a replica, and this time at least, asks for no others. Before the
-first replica is ready more is accepted: what waits is late in any case, and no rate has lasted."""
+SHORTEST_WINDOW, STARTS, STARTS_FROM_ZERO, LONGEST_WINDOW = 60.0, 1.5, 30.0, 1800.0
+"""The window, in seconds or starts of a replica, and as long as the rate has been steady otherwise. Before the first
+replica is ready more is accepted: what waits is late in any case."""
+MARGIN = 0.8
+"""Replicas are added until at most this part of the requests that may be late would be."""
+LATE_SECONDS = 300.0
+"""First tokens are counted as late over this time at least."""
 
 
 def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
@@ -59,13 +59,19 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
     waiting, rate = counted(signals.demand.waiting, "request"), per_second(signals.demand.arrivals_per_second)
 
     def lacking(number: int) -> str:
-        return shortfall(max(1, number - lost), signals, spec, measured=measured)
+        lack = shortfall(max(1, number - lost), signals, spec, measured=measured, part=MARGIN)
+        return lack or (_proved_late(history, spec) if number <= signals.ready else "")
 
     def tight(number: int) -> str:
-        room = lack_of_room(max(1, number - lost), signals, spec, measured=measured)
+        room = shortfall(
+            max(1, number - lost), signals.careful(), spec, measured=measured, tolerance=-tolerance, soon=True
+        )
         return room or _regretted(number, signals, history)
 
-    if shortfall(max(1, current - lost), signals, spec, measured=measured, tolerance=tolerance):
+    enough = max(1, current - lost)
+    if shortfall(enough, signals, spec, measured=measured, tolerance=tolerance) or (
+        current == signals.ready and _proved_late(history, spec)
+    ):
         number = _smallest(current, most, lacking)
         if (credited := _credit(number, signals, spec, history)) < number:
             because = f"{waiting} waiting, and {credited} were asked for at {rate}"
@@ -94,10 +100,11 @@ def _draft(
     if not (demand.waiting or demand.running or demand.arrivals_per_second_high):
         parts = ["no requests lately"]
     if targets.time_to_first_token is not None:
-        expected = expected_ttft(1, signals, targets.percentile, measured)
-        if expected is not None and math.isfinite(expected):
+        own = own_ttft(1, signals, targets.percentile)
+        times = [each for each in (own, measured) if each is not None]
+        if times and math.isfinite(max(times)):
             target = seconds_in_words(targets.time_to_first_token)
-            parts.append(f"first tokens at p{targets.percentile} in {seconds_in_words(expected)} (target {target})")
+            parts.append(f"first tokens at p{targets.percentile} in {seconds_in_words(max(times))} (target {target})")
     pace = expected_pace(1, signals, targets.percentile)
     if targets.time_per_output_token is not None and pace is not None and not hopeless:
         target = seconds_in_words(targets.time_per_output_token)
@@ -142,6 +149,17 @@ def _regretted(number: int, signals: Signals, history: History) -> str:
     return f"proved too few {ago} ago at {per_second(regret.arrivals_per_second)}"
 
 
+def _proved_late(history: History, spec: Autoscaling) -> str:
+    """Whether too many first tokens on the present replicas were late, whatever is predicted."""
+    late, allowed = history.late, 1.0 - targets_of(spec).percentile / 100.0
+    if late.number <= allowed * max(late.seconds, LATE_SECONDS):
+        return ""
+    return (
+        f"had {rounded(100.0 * late.number / late.seconds):g} % of their first tokens late within "
+        f"{seconds_in_words(late.seconds)} ({rounded(100.0 * allowed):g} % allowed)"
+    )
+
+
 def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) -> int:
     """The number wanted, at most `number`. Where nothing is known of the engines' steps, what waits asks for no others
     while the replicas start that were asked for as many arrivals, and for one more while these work off the queue."""
@@ -162,57 +180,92 @@ def shortfall(
     *,
     measured: float | None,
     tolerance: float = 0.0,
+    part: float = 1.0,
     soon: bool = False,
 ) -> str:
     """The problem with this number of replicas, to follow the number: "would leave 14 requests waiting …". Empty = no
     problem.
 
     `measured`: the time to first token at the target percentile, None = ignored. `tolerance`: share by which the target
-    may be missed. `soon`: as of `queue_ahead`.
+    may be missed. `part`: of the requests that `percentile` lets be late, those that may be. `soon`: from now on,
+    instead of from when a replica asked for now could be ready.
     """
-    targets, queue = targets_of(spec), queue_ahead(num_replicas, signals, soon=soon)
-    waiting = predicted_waiting(num_replicas, signals) if queue is None else queue.waiting
-    if queue and queue.waiting and not soon and queue.gone_seconds <= _drain_seconds(signals):
-        queue, waiting = WORKED_OFF, 0.0
-    if targets.queue_depth is not None and waiting > targets.queue_depth * num_replicas:
-        return f"would leave {counted(math.ceil(waiting), 'request')} waiting (queueDepth {targets.queue_depth})"
-    target = targets.time_to_first_token
-    expected = None if target is None else expected_ttft(num_replicas, signals, targets.percentile, measured, queue)
-    if target is None or expected is None or expected <= target * (1.0 + tolerance):
-        return slow_tokens(num_replicas, signals, targets, tolerance)
-    if math.isinf(expected):
-        return overload(num_replicas, signals)
-    would = "have" if num_replicas == signals.ready and expected == measured else "would have"
-    arrivals = per_second(signals.demand.arrivals_per_second)
+    targets = targets_of(spec)
     return (
-        f"{would} first tokens at p{targets.percentile} in {seconds_in_words(expected)} "
-        f"(target {seconds_in_words(target)}) at {arrivals}: {_cause(num_replicas, signals, targets, expected, queue)}"
+        overload(num_replicas, signals)
+        or _late(num_replicas, signals, targets, tolerance, part, soon=soon)
+        or _waiting(num_replicas, signals, targets)
+        or _slow(num_replicas, signals, targets, tolerance, measured)
+        or slow_tokens(num_replicas, signals, targets, tolerance)
     )
 
 
-def _cause(num_replicas: int, signals: Signals, targets: ScalingTargets, expected: float, queue: Queue | None) -> str:
-    """What makes the first tokens so late."""
-    predicted = predicted_ttft(num_replicas, signals, targets.percentile, queue)
-    if predicted is None or predicted < expected:
-        return f"measured on {counted(signals.ready, 'replica')}"
-    return longest_wait(num_replicas, signals, targets.percentile, queue or NO_QUEUE).why
+def _late(
+    num_replicas: int, signals: Signals, targets: ScalingTargets, tolerance: float, part: float, *, soon: bool
+) -> str:
+    """Whether too many requests would wait for a slot for too long, where it is known how fast slots come free."""
+    own, per_replica = own_ttft(num_replicas, signals, targets.percentile), slot_rate(signals)
+    if own is None or per_replica is None:
+        return ""
+    target, depth = targets.time_to_first_token, targets.queue_depth
+    rate = per_second(signals.demand.arrivals_per_second)
+    patience, limit = math.inf, ""
+    if target is not None:
+        patience, limit = target * (1.0 + tolerance) - own, f"target {seconds_in_words(target)}"
+        if patience < 0.0:
+            late = f"would have first tokens at p{targets.percentile} in {seconds_in_words(own)} ({limit}) at {rate}"
+            return f"{late}: prompts take so long to compute"
+    window, ahead = _window(signals), 0.0 if soon else signals.start_seconds
+    most = math.inf if depth is None else depth * (1.0 + tolerance)
+    seen = forecast(num_replicas, signals, patience=patience, depth=most, window=window, ahead=ahead)
+    allowed = part * (1.0 - targets.percentile / 100.0)
+    if seen.late <= allowed:
+        return ""
+    if seen.taken >= 1.0:
+        return f"could not keep up with {rate}"
+    cause = f"{rounded(100.0 * seen.taken):g} % of its slots would be taken on average"
+    if seen.waiting:
+        if depth is not None and depth < patience * per_replica:
+            limit = f"queueDepth {depth}"
+        cause = f"{counted(math.ceil(seen.waiting), 'request')} would wait in {seconds_in_words(ahead)}"
+    return (
+        f"would leave {rounded(100.0 * seen.late):g} % of the requests of {seconds_in_words(window)} waiting too long "
+        f"({limit}, {rounded(100.0 * allowed):g} % allowed) at {rate}: {cause}"
+    )
 
 
-def _drain_seconds(signals: Signals) -> float:
-    starts = DRAIN_STARTS if signals.ready else DRAIN_STARTS_FROM_ZERO
-    return max(DRAIN_SECONDS, starts * signals.start_seconds)
+def _window(signals: Signals) -> float:
+    """Seconds in which the target is to be met."""
+    starts = STARTS if signals.ready else STARTS_FROM_ZERO
+    return max(SHORTEST_WINDOW, starts * signals.start_seconds, min(LONGEST_WINDOW, signals.steady_seconds))
 
 
-def lack_of_room(num_replicas: int, signals: Signals, spec: Autoscaling, *, measured: float | None) -> str:
-    """Why going down to this number would be rash: a shortfall, with some to spare, at the most that may well come.
-    Empty = there is room."""
-    demand, tolerance = signals.demand, targets_of(spec).tolerance / 100.0
-    careful = signals.expecting(max(demand.arrivals_per_second, demand.arrivals_per_second_high))
+def _waiting(num_replicas: int, signals: Signals, targets: ScalingTargets) -> str:
+    """Whether too many wait, where it is not known how fast slots come free."""
+    if targets.queue_depth is None or slot_rate(signals) is not None:
+        return ""
+    waiting = predicted_waiting(num_replicas, signals)
+    if waiting <= targets.queue_depth * num_replicas:
+        return ""
+    return f"would leave {counted(math.ceil(waiting), 'request')} waiting (queueDepth {targets.queue_depth})"
 
-    def lack(soon: bool) -> str:
-        return shortfall(num_replicas, careful, spec, measured=measured, tolerance=-tolerance, soon=soon)
 
-    return overload(num_replicas, careful) or lack(soon=True) or lack(soon=False)
+def _slow(
+    num_replicas: int, signals: Signals, targets: ScalingTargets, tolerance: float, measured: float | None
+) -> str:
+    """Whether first tokens are measured late: in proportion to the ready replicas, as by Kubernetes' own autoscaler;
+    where step costs are known, fewer replicas are no faster, and more share the time."""
+    target = targets.time_to_first_token
+    if target is None or measured is None or not signals.ready:
+        return ""
+    share = signals.ready / num_replicas
+    expected = measured * (share if slot_rate(signals) is None else min(1.0, share))
+    if expected <= target * (1.0 + tolerance):
+        return ""
+    return (
+        f"would have first tokens at p{targets.percentile} in {seconds_in_words(expected)} (target "
+        f"{seconds_in_words(target)}), as measured on {counted(signals.ready, 'replica')}"
+    )
 
 
 def overload(num_replicas: int, signals: Signals) -> str:
@@ -222,11 +275,6 @@ def overload(num_replicas: int, signals: Signals) -> str:
         return ""
     if capacity.step_cost and math.isinf(step_seconds(num_replicas, demand, capacity.step_cost)):
         return f"could not keep up with {per_second(demand.arrivals_per_second)}"
-    if not has_slots(num_replicas, demand, capacity):
-        sequences = num_sequences(num_replicas, demand, capacity.step_cost)
-        slots = capacity.max_num_seqs * num_replicas
-        expected = f"{counted(math.ceil(sequences), 'request')} at a time"
-        return f"would have {counted(slots, 'slot')} for {expected}"
     if not has_cache(num_replicas, demand, capacity):
         use = demand.kv_blocks_used / (capacity.kv_blocks * num_replicas) if capacity.kv_blocks else 1.0
         return f"would have their caches {rounded(100.0 * use):g} % full"

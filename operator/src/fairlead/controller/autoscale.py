@@ -24,7 +24,7 @@ from fairlead.api.names import SCALING_HISTORY_LENGTH
 from fairlead.api.quantities import parse_duration
 from fairlead.autoscaler.gpu_sharing import Claim, Grant, lateness, share
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import demand_window, fewest_replicas, targets_of
+from fairlead.autoscaler.policy import fewest_replicas, targets_of
 from fairlead.autoscaler.readings import Readings
 from fairlead.autoscaler.recommend import decide, granted
 from fairlead.autoscaler.recommendation import Draft, Recommendation
@@ -324,7 +324,7 @@ class Autoscaler:
             starting=stages.count(Stage.STARTING),
             draining=stages.count(Stage.DRAINING),
             hanging=len(diagnoses) - len(stages),
-            demand=readings.demand(target.name, demand_window(target.autoscaling)),
+            demand=readings.demand(target.name),
             cold_start_seconds=memory.cold_start.seconds,
         )
 

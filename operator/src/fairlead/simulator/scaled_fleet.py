@@ -19,7 +19,6 @@ import msgspec
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, count_tokens
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import demand_window
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
@@ -276,7 +275,7 @@ class ScaledFleet:
         """The autoscaler's input now."""
         if not self.is_silent:
             self.window = self.window.hear(self.line(), self.time)
-        demand = Readings(self.time, (self.window,), 0).demand(MODEL, demand_window(self.spec))
+        demand = Readings(self.time, (self.window,), 0).demand(MODEL)
         going = [replica for replica in self.replicas if replica.draining]
         ready = len(self._ready())
         return Signals(
