@@ -33,6 +33,12 @@ KEY = "alice-0123456789abcdef"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 NAME = """<script>document.title='run'<img src=x onerror=alert(1)> it's "q"; $(touch run) `touch run` \\\\"""
 """Without a slash, before which a namespace would stand."""
+FOCUSED = """() => {
+  const at = document.activeElement;
+  const name = at.id || at.name || at.getAttribute("aria-label") || at.textContent;
+  return name.split("\\u00a0")[0].split(" ").slice(0, 2).join(" ");
+}"""
+"""A name of what the keyboard is on."""
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -139,7 +145,7 @@ async def answer_with(page: Any, *events: Any) -> None:
     await page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
 
 
-def chunk(finish: str | None = None, **delta: str) -> dict[str, Any]:
+def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
@@ -187,6 +193,42 @@ async def test_answers_of_every_end(start, opened, events: list[Any], text: str 
         await expect(answer.locator(".note")).to_contain_text(said)
     await expect(answer.locator("details")).to_have_count(int("reasoning_content" in str(events)))
     await expect(tab.page.get_by_role("button", name="Send")).to_be_enabled()
+    tab.check()
+
+
+async def test_calls_of_tools_are_shown_and_the_next_messages_are_their_results(start, opened) -> None:
+    setup = await start()
+    tab = await opened(setup.url)
+    page = tab.page
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+    def call(index: int, more: str, **named: str) -> dict[str, Any]:
+        begins = {"id": f"call-{index}", "type": "function"} if named else {}
+        return chunk(tool_calls=[{"index": index, **begins, "function": {**named, "arguments": more}}])
+
+    await page.get_by_text("Tools", exact=True).click()
+    await page.get_by_label("Functions").fill("{")
+    await say(page, "Weather?")
+    await expect(page.locator("#chat-status")).to_contain_text("Tools are no JSON")
+    await page.get_by_label("Functions").fill(json.dumps(tools))
+    events = [call(0, '{"city":', name="weather"), call(0, ' "Oslo"}'), call(1, HOSTILE, name=HOSTILE)]
+    await answer_with(page, *events, chunk("tool_calls"))
+    await say(page, "Weather?")
+    answer = page.locator("#messages article").nth(1)
+    await expect(answer.locator(".text").nth(0)).to_have_text('{"city": "Oslo"}')
+    await expect(answer.locator(".who").nth(2)).to_have_text(f"Calls {HOSTILE}")
+    await expect(page.locator("#chat-status")).to_have_text("Your next message is the result of weather.")
+    await say(page, "rain")
+    await expect(page.locator("#chat-status")).to_have_text(f"Your next message is the result of {HOSTILE}.")
+    await page.unroute("**/v1/chat/completions")
+    await say(page, "none")
+    await expect(page.locator("#messages article").last).to_contain_text("Hello, world!")
+    sent = setup.engines[0].requests[0].json()
+    assert sent["tools"] == tools
+    assert [each["role"] for each in sent["messages"]] == ["user", "assistant", "tool", "tool"]
+    assert sent["messages"][1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert [each["tool_call_id"] for each in sent["messages"][2:]] == ["call-0", "call-1"]
+    assert await page.title() == "Models"
     tab.check()
 
 
@@ -269,8 +311,12 @@ async def test_nothing_is_shown_without_a_key_and_the_key_stays_in_the_tab(start
     await expect(tab.page.get_by_role("heading", name="Fairlead gateway")).to_be_visible()
     assert not any(KEY in url for url in tab.requests)
     assert await tab.page.evaluate("JSON.stringify(localStorage) + document.cookie") == "{}"
-    fresh = await opened(setup.url)
-    await expect(fresh.page.get_by_label("API key")).to_be_visible()
+    for path in ("/", "/docs"):
+        fresh = await opened(setup.url, path)
+        await expect(fresh.page.get_by_label("API key")).to_be_visible()
+    await fresh.page.get_by_label("API key").fill(KEY)
+    await fresh.page.keyboard.press("Enter")
+    await expect(fresh.page.locator("#operations details").first).to_be_visible()
 
 
 async def test_hostile_names_sentences_prompts_and_answers_are_text(start, opened, tmp_path: Path) -> None:
@@ -294,6 +340,9 @@ async def test_hostile_names_sentences_prompts_and_answers_are_text(start, opene
     await expect(tab.page.locator("#messages .text").nth(1)).to_have_text(
         "Hi " + HOSTILE + "</div><style>*{display:none}</style>end"
     )
+    await tab.page.get_by_role("button", name="Why there?").click()
+    await expect(tab.page.locator("#request dd").nth(0)).to_have_text("default/fake, asked for as " + NAME)
+    await expect(tab.page.locator("#replicas th")).to_have_text("engine-0")
     assert await tab.page.title() == "Models"
     assert await tab.page.locator("#fleet script, #fleet style, #fleet img").count() == 0
     tab.check()
@@ -343,9 +392,9 @@ async def test_the_keyboard_alone_is_enough(start, opened) -> None:
     await expect(page.locator(".model")).to_have_count(2)
 
     async def tab_to(name: str) -> None:
-        for _ in range(15):
+        for _ in range(25):
             await page.keyboard.press("Tab")
-            if await page.evaluate("document.activeElement.id || document.activeElement.name") == name:
+            if await page.evaluate(FOCUSED) == name:
                 return
         raise AssertionError(f"{name} cannot be reached")
 
@@ -368,7 +417,23 @@ async def test_the_keyboard_alone_is_enough(start, opened) -> None:
     await expect(page.get_by_role("button", name="Stop")).to_be_focused()
     await page.keyboard.press("Space")
     await expect(page.get_by_label("Message", exact=True)).to_be_focused()
-    tab.check()
+    await tab_to("Replicas")
+    await tab_to("request-id")
+    await page.keyboard.type("unknown")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#request-status")).to_contain_text("keeps no request")
+    await tab_to("client")
+    await page.keyboard.press("ArrowDown")
+    await expect(page.locator("#snippet")).to_contain_text("OpenAI")
+    await page.goto(setup.url + "/docs")
+    await tab_to("filter")
+    await page.keyboard.type("/v1/chat/completions")
+    await tab_to("POST /v1/chat/completions")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("presence_penalty").first).to_be_visible()
+    await page.get_by_role("link", name="Models").press("Enter")
+    await expect(page.locator(".model")).to_have_count(2)
+    assert [each for each in tab.complaints if "404" not in each] == []
 
 
 async def test_the_last_hour_the_replicas_and_one_request_are_shown(start, opened) -> None:
@@ -402,41 +467,97 @@ async def test_the_last_hour_the_replicas_and_one_request_are_shown(start, opene
     assert await tab.page.title() == "Models"
 
 
-async def test_a_hundred_models_are_searched(start, opened) -> None:
-    setup = await start(pools=lambda _: [make_pool(name=f"model-{n:03}", outlook=ASLEEP) for n in range(100)])
+async def test_a_lost_replica_is_told_of_in_every_view(start, opened) -> None:
+    setup = await start(2)
+    setup.engines[0].pace = setup.engines[1].pace = lambda index: asyncio.sleep(0 if index == 0 else 3600)
     tab = await opened(setup.url)
-    await expect(tab.page.locator(".model")).to_have_count(100)
-    await tab.page.get_by_label("Find").fill("-042")
-    await expect(tab.page.locator(".model:visible")).to_have_count(1)
+    page = tab.page
+    await expect(page.locator("#replicas tr")).to_have_count(2)
+    await say(page)
+    answer = page.locator("#messages article").nth(1)
+    await expect(answer).to_contain_text("Hello")
+    lost, other = sorted(setup.engines, key=lambda each: len(each.requests), reverse=True)
+    setup.fleet.publish([make_pool([other.replica()])])
+    lost.kill()
+    await expect(answer.locator(".note")).to_contain_text(f"The replica {lost.name} failed in the middle of its answer")
+    await expect(page.locator(".model")).to_contain_text("Replicas: 1 ready")
+    await expect(page.locator("#replicas tr")).to_have_count(1)
+    await page.get_by_role("button", name="Why there?").click()
+    await expect(page.locator("#request dd").nth(3)).to_have_text(lost.name)
+    setup.fleet.publish([make_pool(outlook=Outlook(True, "Its only replica was lost; another one starts."))])
+    await expect(page.locator(".model")).to_contain_text("Its only replica was lost; another one starts.")
+    await expect(page.locator("#no-replicas")).to_be_visible()
     tab.check()
+
+
+async def test_a_model_at_zero_has_every_view(start, opened) -> None:
+    setup = await start(pools=lambda _: [make_pool(outlook=ASLEEP, target_ttft_seconds=0.5)])
+    tab = await opened(setup.url)
+    await expect(tab.page.locator("figure").nth(0)).to_contain_text("last none yet target 500 ms highest none")
+    await expect(tab.page.locator("figure").nth(2)).to_contain_text("ready 0 starting 0")
+    await expect(tab.page.locator("#no-replicas")).to_be_visible()
+    await expect(tab.page.locator("#snippet")).to_contain_text("fake")
+    tab.check()
+
+
+async def test_a_hundred_models_are_searched_and_chosen(start, opened) -> None:
+    setup = await start(pools=lambda _: [make_pool(name=f"model-{n:03}", outlook=ASLEEP) for n in range(100)])
+    tab = await opened(setup.url, viewport={"width": 390, "height": 800})
+    await expect(tab.page.locator(".model")).to_have_count(100)
+    assert await tab.page.evaluate("document.documentElement.scrollHeight") < 100 * 40, "the list scrolls by itself"
+    await check_anybody_can_use(tab.page)
+    await tab.page.get_by_label("Find").first.fill("-042")
+    await expect(tab.page.locator(".model:visible")).to_have_count(1)
+    await tab.page.locator(".model:visible").click()
+    await expect(tab.page.locator("#snippet")).to_contain_text("model-042")
+    await setup.until(lambda: any(url.endswith("/models/default/model-042") for url in tab.requests))
+    tab.check()
+
+
+async def check_anybody_can_use(page: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python.async_playwright", reason="axe is not installed: make setup-dev")
+    found = (await axe.Axe().run(page)).response["violations"]
+    assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
 
 
 @pytest.mark.matrix(2)
 @pytest.mark.parametrize("path", ["/", "/docs"])
+@pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])
 async def test_views_fit_their_width_and_anybody_can_use_them(
-    start, opened, path: str, scheme: str, width: int
+    start, opened, tmp_path: Path, path: str, key: str | None, scheme: str, width: int
 ) -> None:
+    """`key`: what the gateway asks for, and nobody has typed."""
+
     def pools(engines: list[FakeEngine]) -> list[Any]:
         long = make_pool(name="a-name-of-many-characters" * 4, outlook=Outlook(False, "sentence" * 40))
         starting = make_pool(name="starting", outlook=Outlook(True, "Its replicas are starting."))
-        return [make_pool([engines[0].replica()]), make_pool(name="zero", outlook=ASLEEP), starting, long]
+        change = ScalingChange(datetime.now(UTC).isoformat(), 1, 2, "sentence" * 40)
+        ready = make_pool([each.replica() for each in engines], target_ttft_seconds=0.5)
+        return [replace(ready, changes=(change,)), make_pool(name="zero", outlook=ASLEEP), starting, long]
 
-    setup = await start(pools=pools)
+    (tmp_path / "alice").write_text(KEY)
+    setup = await start(2, pools=pools, **({"access": KeyedAccess(tmp_path)} if key else {}))
+    setup.gateway.app.histories.look()
     size = {"width": width, "height": 800}
     tab = await opened(setup.url, path, viewport=size, color_scheme=scheme, reduced_motion="reduce")
-    if path == "/":
+    if key:
+        await expect(tab.page.get_by_label("API key")).to_be_visible()
+        await expect(tab.page.locator("#fleet:visible, #operations > *")).to_have_count(0)
+    elif path == "/":
         await expect(tab.page.locator(".model")).to_have_count(4)
+        await tab.page.get_by_text("System prompt").click()
         await say(tab.page, "word" * 100)
         await expect(tab.page.locator("#messages article").nth(1)).to_contain_text("world!")
+        await tab.page.get_by_role("button", name="Why there?").click()
+        await expect(tab.page.locator("#request tbody tr")).to_have_count(2)
+        await expect(tab.page.locator("#changes li")).to_have_count(1)
     else:
         await tab.page.get_by_text("/v1/chat/completions").first.click()
         await expect(tab.page.get_by_text("presence_penalty").first).to_be_visible()
     assert await tab.page.evaluate("document.documentElement.scrollWidth") <= width
     ground = await tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground.strip("rgb()").split(","))) < 3 * 128) == (scheme == "dark")
-    axe = pytest.importorskip("axe_playwright_python.async_playwright", reason="axe is not installed: make setup-dev")
-    found = (await axe.Axe().run(tab.page)).response["violations"]
-    assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
-    tab.check()
+    await check_anybody_can_use(tab.page)
+    assert [each for each in tab.complaints if key is None or "401" not in each] == []

@@ -86,6 +86,7 @@ function show(api) {
   schemas = api.components?.schemas ?? {};
   document.title = place("title").textContent = `${api.info.title} ${api.info.version}`;
   place("description").replaceChildren(...prose(api.info.description));
+  place("models").hidden = !("/fairlead/v1/models" in api.paths); // an engine alone has no such page
   const groups = new Map();
   const isOther = ([path]) => !path.startsWith("/v1/");
   for (const [path, methods] of Object.entries(api.paths).sort((one, two) => isOther(one) - isOther(two))) {

@@ -69,7 +69,8 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get(GATEWAY_VARIABLE) or local_gateway() or DEFAULT_GATEWAY,
         metavar="URL",
         help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the "
-        f"fleet on this machine, else {DEFAULT_GATEWAY})",
+        f"fleet on this machine, else {DEFAULT_GATEWAY}). Where it asks for a key, put yours into the environment "
+        f"variable {KEY_VARIABLE}",
     )
     model = parser.add_argument(
         "--model", type=text, help="which model to ask; may be left out where there is only one"

@@ -76,17 +76,24 @@ function growing(parent, wrap) {
   };
 }
 
-// The answer as it comes. Returns its text; what became of it is noted below it.
+// The answer as it comes. Returns the message that it is, without `content` where there is none; what became of it is
+// noted below it.
 async function receive(answer, shown, begun) {
   const reason = growing(shown, (text) => element("details", {}, element("summary", {}, "Reasoning"), text));
   const write = growing(shown, (text) => text);
+  const calls = [], writeCall = [];
   let text = "", first = null, usage = null, finish = null;
+  const end = (said, ...made) => {
+    note(shown, said);
+    explain(shown, answer.headers.get("x-request-id"));
+    return { role: "assistant", ...(text && { content: text }), ...(made.length && { tool_calls: made }) };
+  };
   try {
     for await (const event of events(answer.body)) {
       if (event.error) throw new Refused(answer.status, String(event.error.message ?? "The answer failed."));
       const { delta = {}, finish_reason: finished } = event.choices?.[0] ?? {};
       const thought = delta.reasoning_content ?? delta.reasoning;
-      if (thought || delta.content) {
+      if (thought || delta.content || delta.tool_calls) {
         first ??= performance.now();
         awaited = null;
         say("Answering…");
@@ -96,24 +103,43 @@ async function receive(answer, shown, begun) {
         text += String(delta.content);
         write(String(delta.content));
       }
+      for (const { index, id, function: { name, arguments: more } = {} } of delta.tool_calls ?? []) {
+        calls[index] ??= { id, type: "function", function: { name: String(name), arguments: "" } };
+        writeCall[index] ??= growing(shown, (given) => element("div", {}, element("p", { className: "who" }, `Calls ${name}`), given));
+        calls[index].function.arguments += more ?? "";
+        writeCall[index](String(more ?? ""));
+      }
       finish = finished ?? finish;
       usage = event.usage ?? usage;
     }
     if (finish === null) throw new Refused(answer.status, "The answer was cut.");
   } catch (error) {
-    note(shown, error.name === "AbortError" ? "Stopped." : error instanceof Refused ? error.message : "The answer was cut.");
-    return text;
+    return end(error.name === "AbortError" ? "Stopped." : error instanceof Refused ? error.message : "The answer was cut.");
   }
   const seconds = (performance.now() - first) / 1000;
   const tokens = usage?.completion_tokens;
-  note(shown, [
+  return end([
     finish === "length" && "cut at the limit of tokens",
     first !== null && `first token after ${((first - begun) / 1000).toFixed(2)} s`,
     tokens && `${tokens} tokens${seconds > 0.01 && first !== null ? `, ${(tokens / seconds).toFixed(0)}/s` : ""}`,
     answer.headers.get("x-fairlead-replica"),
-  ].filter(Boolean).join(" · "));
-  explain(shown, answer.headers.get("x-request-id"));
-  return text;
+  ].filter(Boolean).join(" · "), ...calls);
+}
+
+// The call whose result is to come, or undefined.
+function openCall() {
+  const at = conversation.findLastIndex(({ role }) => role !== "tool");
+  return conversation[at]?.tool_calls?.[conversation.length - 1 - at];
+}
+
+// What the user has written as tools; undefined = none. Throws a Refused.
+function tools() {
+  const written = place("tools").value.trim();
+  try {
+    return written ? JSON.parse(written) : undefined;
+  } catch (error) {
+    throw new Refused(0, `Tools are no JSON: ${error.message}`);
+  }
 }
 
 // A button that shows where the request went, and why.
@@ -137,7 +163,8 @@ function setRunning(controller) {
   const hadFocus = document.activeElement;
   place("stop").hidden = running === null;
   place("messages").setAttribute("aria-busy", running !== null);
-  say("");
+  const call = running === null && openCall();
+  say(call ? `Your next message is the result of ${call.function.name}.` : "");
   chatWith(state);
   // A button that goes must not take the keyboard's place along.
   if (running === null && hadFocus === place("stop")) place("prompt").focus();
@@ -150,27 +177,33 @@ async function send() {
   const model = state.names[0];
   const controller = new AbortController();
   const talk = conversation;
-  const files = place("images").disabled ? [] : [...place("images").files];
+  const files = place("images").disabled || openCall() ? [] : [...place("images").files];
   setRunning(controller);
   let asked = null;
   try {
     const urls = await Promise.all(files.map(dataUrl));
     const images = urls.map((url) => ({ type: "image_url", image_url: { url } }));
-    talk.push({ role: "user", content: images.length ? [{ type: "text", text }, ...images] : text });
+    const functions = tools(), call = openCall();
+    talk.push(call ? { role: "tool", tool_call_id: call.id, content: text }
+      : { role: "user", content: images.length ? [{ type: "text", text }, ...images] : text });
     const pictures = urls.map((src, index) => element("img", { src, alt: `Image ${index + 1} of the message` }));
-    asked = article("You", element("div", { className: "text" }, text), ...pictures);
+    asked = article(call ? `Result of ${call.function.name}` : "You", element("div", { className: "text" }, text), ...pictures);
     place("prompt").value = place("images").value = "";
+    if (openCall()) {
+      setRunning(null);
+      return;
+    }
     const system = place("system").value.trim();
     const messages = [...(system ? [{ role: "system", content: system }] : []), ...talk];
     const begun = performance.now();
     const answer = await ask("v1/chat/completions", {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: JSON.stringify({ model, messages, stream: true, stream_options: { include_usage: true } }),
+      body: JSON.stringify({ model, messages, tools: functions, stream: true, stream_options: { include_usage: true } }),
       signal: controller.signal,
     });
-    const content = await receive(answer, article(model), begun);
-    if (content) talk.push({ role: "assistant", content });
+    const message = await receive(answer, article(model), begun);
+    if (message.content || message.tool_calls) talk.push(message);
     else talk.pop();
     setRunning(null);
   } catch (error) {

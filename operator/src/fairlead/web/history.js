@@ -58,14 +58,17 @@ function chart({ title, moments, from, until, lines, limit = null, write, change
     return svg("polyline", { class: kind, points: ends.map(([time, each]) => `${x(time)},${y(each)}`).join(" ") });
   }));
   const dashed = limit === null ? [] : [svg("line", { x1: 0, x2: WIDTH, y1: y(limit), y2: y(limit), class: "limit" })];
-  const latest = lines.map(([, name, value]) => {
+  const latest = lines.map(([kind, name, value]) => {
     const known = moments.map(value).filter((each) => each !== null).at(-1);
-    return `${name} ${known === undefined ? "none yet" : write(known)}`;
-  }).join(", ");
-  const words = `${latest}${limit === null ? "" : `, target ${write(limit)}`}; highest ${values.length ? write(Math.max(...values)) : "none"}`;
+    return [`key ${kind}`, `${name} ${known === undefined ? "none yet" : write(known)}`];
+  });
+  if (limit !== null) latest.push(["key limit", `target ${write(limit)}`]);
+  latest.push(["", `highest ${values.length ? write(Math.max(...values)) : "none"}`]);
+  const words = latest.map(([, said]) => said).join(", ");
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
     svg("title", {}, `${title}: ${words}`), ...marks, ...dashed, ...drawn);
-  return element("figure", {}, element("figcaption", {}, element("strong", {}, title), ` ${words}`), picture);
+  const told = latest.flatMap(([className, said]) => [" ", element("span", { className }, said)]);
+  return element("figure", {}, element("figcaption", {}, element("strong", {}, title), ...told), picture);
 }
 
 // The autoscaler's sentences begin with the number that they explain.
