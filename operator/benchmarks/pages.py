@@ -1,4 +1,4 @@
-"""What an open page costs a gateway: CPU time of the two answers that it asks for every two seconds, of a whole hour.
+"""What an open page costs a gateway: CPU time of the two answers that it asks for, of a whole hour of moments.
 
     python operator/benchmarks/pages.py --models 100 --replicas 4
 
@@ -10,19 +10,20 @@ import asyncio
 import json
 import os
 import sys
+import time
 from contextlib import AsyncExitStack
 
 import httpx
 from request_cost import process_cpu_seconds
 from routing import machine
 
-from fairlead.gateway.model_history import NUM_MOMENTS
+from fairlead.gateway.model_history import NUM_MOMENTS, PERIOD_SECONDS
 from fairlead.gateway.server import PreciseLoop
 from fairlead.routing.replica import Replica
 from fairlead_testing.gateways import make_pool, running_gateway
 
-POLL_SECONDS = 2.0
-"""Of `web/models.js` and `web/history.js`."""
+ASKED = {"/fairlead/v1/models": 2.0, "/fairlead/v1/models/default/model-0": 5.0}
+"""Path → seconds between two questions, as `web/models.js` and `web/history.js` have it."""
 
 
 def arguments() -> argparse.Namespace:
@@ -45,9 +46,11 @@ async def serve(args: argparse.Namespace) -> None:
         for n in range(args.models)
     ]
     async with running_gateway(*pools) as (gateway, _, url):
+        before = time.process_time()
         for _ in range(NUM_MOMENTS):
             gateway.app.histories.look()
-        print(json.dumps({"url": url, "pid": os.getpid()}), flush=True)
+        look = (time.process_time() - before) / NUM_MOMENTS
+        print(json.dumps({"url": url, "pid": os.getpid(), "look": look}), flush=True)
         await asyncio.Event().wait()
 
 
@@ -63,16 +66,17 @@ async def measure(args: argparse.Namespace) -> None:
         await asyncio.sleep(args.idle)
         idle = (process_cpu_seconds(told["pid"]) - before) / args.idle
         print(f"{args.models} models of {args.replicas} replicas, an hour of moments. {machine()}.")
-        print(f"no page open: {idle * 100:.2f} % of a core")
+        print(f"no page open: {idle * 100:.2f} % of a core, all that a gateway without requests does")
+        print(f"of that, the looks for the last hour: {told['look'] / PERIOD_SECONDS * 100:.4f} % of a core")
         total = 0.0
-        for path in ("/fairlead/v1/models", "/fairlead/v1/models/default/model-0"):
+        for path, period in ASKED.items():
             before = process_cpu_seconds(told["pid"])
             for _ in range(args.polls):
                 answer = (await client.get(path)).raise_for_status()
             seconds = (process_cpu_seconds(told["pid"]) - before) / args.polls
-            total += seconds
+            total += seconds / period
             print(f"{path}: {seconds * 1000:.2f} ms, {len(answer.content):,} bytes")
-        print(f"a page open: {total / POLL_SECONDS * 100:.2f} % of a core")
+        print(f"a page open: {total * 100:.2f} % of a core")
 
 
 if __name__ == "__main__":
