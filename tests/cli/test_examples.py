@@ -55,6 +55,16 @@ def test_the_demo_has_what_it_plays() -> None:
     assert deployment.spec.engine.max_num_seqs is not None and deployment.spec.engine.max_num_seqs <= 4
 
 
+def test_devices_are_claimed_as_kubernetes_has_it() -> None:
+    reason = "pip install -r requirements/kubernetes.txt"
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=reason)
+    documents = list(yaml.safe_load_all((FOLDER / "09-devices.yaml").read_text()))
+    (template,) = (each for each in documents if each["kind"] == "ResourceClaimTemplate")
+    kubernetes_validate.validate(template, "1.34", strict=True)
+    named = [each.spec.resources.claim_template_name for each in decoded(FOLDER / "09-devices.yaml")]
+    assert named == [None, template["metadata"]["name"]]
+
+
 def test_every_policy_is_shown() -> None:
     shown = [deployment.spec.routing.policy for deployment in decoded(FOLDER / "03-routing-policies.yaml")]
     assert shown == list(RoutingPolicy)
