@@ -150,6 +150,21 @@ def test_the_index_of_the_documentation_leads_to_every_page() -> None:
     assert [str(page.relative_to(ROOT)) for page in pages if page.resolve() not in linked | {index}] == []
 
 
+def test_the_numbers_of_the_readme_are_those_of_the_pages_that_they_name() -> None:
+    rows = re.findall(r"^\| .*?\]\((docs/benchmarks/[^)]+)\).* \| `make (bench-[a-z]+)", readme(), re.MULTILINE)
+    lines = [line for line in readme().splitlines() if "](docs/benchmarks/" in line and line.startswith("|")]
+    assert len(rows) == 3
+    for line, (page, target) in zip(lines, rows, strict=False):
+        text = (ROOT / page).read_text()
+        numbers = re.findall(r"\*\*([\d.]+)\*\*|router (\d+)", line)
+        assert numbers and [each for pair in numbers for each in pair if not re.search(rf"\b{each or 1}\b", text)] == []
+        assert target in (ROOT / "Makefile").read_text()
+
+
+def readme() -> str:
+    return (ROOT / "README.md").read_text()
+
+
 def test_no_line_of_the_documentation_is_wider_than_120_columns() -> None:
     """But for rows of tables, and JSON in code: Markdown and the protocol want each of these in one line. The
     changelog, which everybody adds to, is left out."""

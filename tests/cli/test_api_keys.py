@@ -23,6 +23,11 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
             yield url
 
 
+@pytest.mark.parametrize("command", ["chat", "bench"])
+async def test_help_says_where_the_key_goes(fairlead, command: str) -> None:
+    assert "OPENAI_API_KEY" in (await fairlead(command, "--help")).out
+
+
 async def test_chat_sends_the_key_that_the_environment_has(fairlead, url: str) -> None:
     ended = await fairlead("chat", "--gateway", url, "Hi", OPENAI_API_KEY=KEY)
     assert (ended.status, ended.out) == (0, "Hello, world!\n")
