@@ -150,6 +150,19 @@ def test_the_index_of_the_documentation_leads_to_every_page() -> None:
     assert [str(page.relative_to(ROOT)) for page in pages if page.resolve() not in linked | {index}] == []
 
 
+def linked(pages: set[Path]) -> set[Path]:
+    return {
+        (page.parent / to).resolve() for page in pages for to in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text())
+    }
+
+
+def test_every_page_is_within_two_clicks_of_the_readme() -> None:
+    first = linked({ROOT / "README.md"})
+    reached = first | linked({page for page in first if page.exists()})
+    pages = {path for path in tracked() if path.parts[0] in ("docs", "charts") and path.suffix == ".md"}
+    assert [str(page) for page in sorted(pages) if (ROOT / page).resolve() not in reached] == []
+
+
 def test_the_numbers_of_the_readme_are_those_of_the_pages_that_they_name() -> None:
     rows = re.findall(r"^\| .*?\]\((docs/benchmarks/[^)]+)\).* \| `make (bench-[a-z]+)", readme(), re.MULTILINE)
     lines = [line for line in readme().splitlines() if "](docs/benchmarks/" in line and line.startswith("|")]
