@@ -1,14 +1,17 @@
 """Draws the pictures of the docs: the demo's plot, and the gateway's page in front of a fleet under load.
 
 `make pictures` calls it after `make demo`; it needs Chromium (apt-get install chromium), and takes three minutes more.
+`--page` draws the page alone. Pictures carry a digest of what draws them; a test tells by it whether they are current.
 """
 
 import asyncio
+import hashlib
 import shutil
 import sys
 from pathlib import Path
 
 import yaml
+from PIL import Image, PngImagePlugin
 from playwright.async_api import async_playwright
 
 from fairlead.client.load_generator import LoadGenerator
@@ -22,10 +25,32 @@ from fairlead_local.detaching import OwnedFleet, temporary_fleet
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 EXAMPLE = ROOT / "examples" / "02-autoscaling.yaml"
-PHASES = (ArrivalPhase(1.0, 40.0), ArrivalPhase(20.0, 60.0), ArrivalPhase(2.0, 60.0))
-SHAPE = WorkloadShape(prefix_tokens=300, output_tokens=64, ignore_eos=True)
+QUIET = ArrivalPhase(0.5, 30.0)
+NUM_CLIENTS = 14
+"""Who ask one request after the other between two quiet times: too many for one replica, on machines of any speed."""
+SHAPE = WorkloadShape(prefix_tokens=200, output_tokens=32, ignore_eos=True)
 QUESTION = "What is 7 plus 5?"
 PAGE_SIZE = {"width": 1200, "height": 1500}
+DRAWN_BY = {
+    "demo.png": ("operator/src/fairlead/client/plot.py", "local/src/fairlead_local/demo/picture.py"),
+    "page.png": ("operator/src/fairlead/web/*", "common/src/fairlead_common/web/*"),
+}
+"""Picture → what it shows follows from, but for measured figures."""
+LABEL = "Drawn by"
+
+
+def digest(picture: str) -> str:
+    """Of the files that draw it, as they are now."""
+    files = sorted(path for pattern in DRAWN_BY[picture] for path in ROOT.glob(pattern) if path.is_file())
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def label(picture: str) -> None:
+    """Writes the digest into the picture."""
+    words = PngImagePlugin.PngInfo()
+    words.add_text(LABEL, digest(picture))
+    with Image.open(PICTURES / picture) as image:
+        image.save(PICTURES / picture, pnginfo=words, optimize=True)
 
 
 async def draw(fleet: OwnedFleet) -> None:
@@ -40,7 +65,12 @@ async def draw(fleet: OwnedFleet) -> None:
             await asyncio.sleep(0.5)
         print("a load of minutes is under way", file=sys.stderr, flush=True)
         talks = conversations(WorkloadKind.SHARED_PREFIX, SHAPE, seed=1)
-        await LoadGenerator(client, name).open_loop(talks, arrival_times(PHASES, seed=1))
+        for quiet in (QUIET, None, QUIET):
+            asking = LoadGenerator(client, name)
+            if quiet is None:
+                await asking.closed_loop(talks, concurrency=NUM_CLIENTS, seconds=40.0)
+            else:
+                await asking.open_loop(talks, arrival_times((quiet,), seed=1))
     await take(fleet.gateway, PICTURES / "page.png")
 
 
@@ -49,11 +79,14 @@ async def take(gateway: str, path: Path) -> None:
     async with async_playwright() as started:
         browser = await started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = await (await browser.new_context(viewport=PAGE_SIZE, reduced_motion="reduce")).new_page()
+        page.set_default_timeout(120_000)  # what is left of the load is answered first
         await page.goto(f"{gateway}/")
         await page.get_by_label("Message", exact=True).fill(QUESTION)
         await page.keyboard.press("Enter")
         await page.get_by_role("button", name="Why there?").click()
         await page.locator("#request dl").wait_for()
+        await page.locator(".state.ready").wait_for()
+        await page.locator("#replicas tr").first.wait_for()
         await page.evaluate("window.scrollTo(0, 0)")
         await page.screenshot(path=path)
         await browser.close()
@@ -63,13 +96,15 @@ def main() -> None:
     """Raises SystemExit where Chromium or the demo's plot is missing."""
     if shutil.which("chromium") is None:
         raise SystemExit("chromium is not installed: apt-get install chromium")
-    demo = ROOT / "bench-out" / "demo.png"
-    if not demo.exists():
-        raise SystemExit("bench-out/demo.png is missing: make demo")
-    PICTURES.mkdir(exist_ok=True)
-    shutil.copy(demo, PICTURES / "demo.png")
+    if "--page" not in sys.argv[1:]:
+        demo = ROOT / "bench-out" / "demo.png"
+        if not demo.exists():
+            raise SystemExit("bench-out/demo.png is missing: make demo")
+        shutil.copy(demo, PICTURES / "demo.png")
+        label("demo.png")
     with temporary_fleet("fairlead-pictures-", write=lambda _: None) as fleet:
         asyncio.run(draw(fleet))
+    label("page.png")
 
 
 if __name__ == "__main__":
