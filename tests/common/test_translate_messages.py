@@ -60,6 +60,17 @@ def answered(status: int, body: Any) -> tuple[int, Any]:
 # -- What becomes of a request ----------------------------------------------------------------------------------------
 
 
+def test_the_line_for_anthropic_that_changes_with_each_request_is_no_part_of_the_prompt() -> None:
+    line = "x-anthropic-billing-header: cc_version=2.1.201.7b4; cc_entrypoint=cli; cch=eb6c6;"
+    [system, _] = chat_messages(("user", "ahoy"), system=[text(line), text("Be brief.")])
+    assert system == {"role": "system", "content": [text("Be brief.")]}
+    [system, _] = chat_messages(("user", "ahoy"), system=f"{line}\nBe brief.\n\n{line}")
+    assert system["content"] == f"Be brief.\n\n{line}", "only where it begins"
+    assert chat_messages(("user", "ahoy"), system=[text(line)]) == chat_messages(("user", "ahoy"))
+    assert chat_messages(("user", line), ("system", line)) == chat_messages(("user", line))
+    assert chat_messages(("system", ""))[0]["content"] == ""
+
+
 def test_only_the_dialects_own_paths_are_translated() -> None:
     assert translation_of(f"/default/fake{COUNT_TOKENS_PATH}") is not None
     assert translation_of("/tokenize") is None

@@ -120,6 +120,16 @@ async def test_more_tokens_than_the_context_has_are_asked_for(client: anthropic.
         assert (await stream.get_final_message()).stop_reason == "model_context_window_exceeded"
 
 
+async def test_what_changes_with_each_request_of_claude_code_hinders_no_cache(client: anthropic.AsyncAnthropic) -> None:
+    cached = []
+    for mark in ("eb6c6", "4e20a"):
+        line = f"x-anthropic-billing-header: cc_version=2.1.201.7b4; cc_entrypoint=cli; cch={mark};"
+        system: Any = [{"type": "text", "text": each} for each in (line, "You mend the sails of many ships. " * 10)]
+        message = await client.messages.create(model="dinghy", max_tokens=4, messages=ASK, system=system)
+        cached.append(message.usage.cache_read_input_tokens or 0)
+    assert cached[1] >= 32
+
+
 async def test_a_chat_is_refused_tokens_that_the_context_has_not(dinghy: Any) -> None:
     body = {"model": "dinghy", "messages": ASK, "max_tokens": 32_000}
     async with httpx.AsyncClient(base_url=dinghy.url, timeout=60) as http:

@@ -38,6 +38,9 @@ _ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_
 _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
 _NOT_COUNTED = b'{"message": "What serves this model does not count the tokens of chats."}'
+_FOR_ANTHROPIC = re.compile(r"\A\s*x-anthropic-billing-header:.*\n?")
+"""A line for Anthropic at the beginning of what Claude Code sends as `system`. Each request has another one, so that no
+prompt would begin as the one before."""
 _TOOL_ERROR = "Error: "
 """Before the content of a `tool_result` with `is_error`: a chat has no field for it."""
 
@@ -293,17 +296,26 @@ def _breakpoints(content: Any) -> Iterator[CacheControl | None]:
 
 def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each message and its place in Anthropic's request."""
-    if request.system:
-        yield "system", {"role": "system", "content": _content(request.system, "system")}
+    if system := _system(request.system or ""):
+        yield "system", {"role": "system", "content": system}
     for index, message in _since_summary(request.messages):
         place = f"messages.{index}"
         match message:
             case AssistantMessage(content):
                 yield place, _assistant(content)
             case SystemMessage(content):
-                yield place, {"role": "system", "content": _content(content, f"{place}.content")}
+                if (system := _system(content)) or not content:
+                    yield place, {"role": "system", "content": system}
             case UserMessage(content):
                 yield from ((place, each) for each in _user(content, f"{place}.content"))
+
+
+def _system(content: str | Sequence[TextBlock]) -> str | list[dict[str, Any]]:
+    """Without what is for Anthropic alone."""
+    if isinstance(content, str):
+        return _FOR_ANTHROPIC.sub("", content)
+    texts = ((block.text, _FOR_ANTHROPIC.sub("", block.text)) for block in content)
+    return [_text(text) for given, text in texts if text or not given]
 
 
 def _since_summary(messages: Sequence[Any]) -> Iterator[tuple[int, Any]]:
