@@ -101,6 +101,17 @@ def test_images_become_urls() -> None:
     assert message["content"][2] == text("which?")
 
 
+def test_changes_of_the_tools_and_instructions_until_the_next_message() -> None:
+    change = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "get_weather"}}
+    asked = chat_messages(("user", [change, text("ahoy")]), ("system", [{**change, "type": "tool_removal"}]))
+    assert asked == [{"role": "user", "content": [text("ahoy")]}]
+    inline = {**change, "tool": {"type": "tool_definition", "definition": TOOL}}
+    assert refused([{"role": "user", "content": [inline]}]).field == "messages.0.content.0.tool.type"
+    said = [{"role": "system", "content": "Hurry.", "clear_at": "next_user_message"}, *ASK]
+    assert [each["role"] for each in chat([*ASK, *said])["messages"]] == ["user", "user"]
+    assert [each["role"] for each in chat([*ASK, *said[:1]])["messages"]] == ["user", "system"]
+
+
 def test_documents_are_read_as_text() -> None:
     plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "12 knots"}}
     blocks = {"type": "document", "source": {"type": "content", "content": [text("a"), text("b")]}}
@@ -119,7 +130,7 @@ def test_calls_and_results_are_messages_of_their_own_in_order() -> None:
         "id": "t1",
         "name": "get_weather",
         "input": {"city": "Oslo"},
-        "caller": {"type": "direct"},
+        "caller": {"type": "code_execution_20250825", "tool_id": "s"},
     }
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
     hidden = {"type": "redacted_thinking", "data": "x"}
@@ -183,8 +194,9 @@ def test_a_history_of_a_server_with_tools_is_read_without_them() -> None:
     asked = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
     results = [{"type": "web_search_result", "url": "u", "title": "t", "encrypted_content": "x", "page_age": None}]
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": results}
+    others = [{"type": "fallback", "to": {"model": "m"}}, {"type": "mcp_tool_listing", "tools": []}]
     cited = {**text("It rains."), "citations": [{"type": "web_search_result_location", "url": "u", "cited_text": "t"}]}
-    assert chat_messages(("user", "a"), ("assistant", [asked, found, cited]), ("user", "b"))[1] == {
+    assert chat_messages(("user", "a"), ("assistant", [*others, asked, found, cited]), ("user", "b"))[1] == {
         "role": "assistant",
         "content": "It rains.",
     }

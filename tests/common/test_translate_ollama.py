@@ -89,7 +89,7 @@ def test_options_are_fields_of_a_chat() -> None:
         "num_predict": 8.0, "temperature": 0.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 7, "stop": ["."],
         "repeat_penalty": 1.1, "presence_penalty": 1, "frequency_penalty": 0.5,
     }  # fmt: skip
-    loading = {"num_ctx": 8192, "num_gpu": -1, "num_thread": 4, "repeat_last_n": 64, "mirostat": 0, "tfs_z": 1.0}
+    loading = {"num_ctx": 8192, "num_gpu": -1, "num_thread": 4, "repeat_last_n": 64, "mirostat": 1, "tfs_z": 0.9}
     found = sent(options={**every, **loading}, stream=False, keep_alive="5m")
     assert {name: value for name, value in found.items() if name not in ("model", "messages", "best_effort")} == {
         "max_tokens": 8, "temperature": 0.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 7, "stop": ["."],

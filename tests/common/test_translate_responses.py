@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import Translation, translation_of
+from fairlead_common.openai.translate.responses import behind_summary
 from fairlead_common.openai.translate.responses_answers import replayed
 from fairlead_common.openai.unknown_fields import UnknownFields
 
@@ -157,7 +158,7 @@ def test_tools_of_a_namespace_are_functions_with_both_names() -> None:
     """Codex groups its own tools and those of MCP servers so, and runs what it finds by both names."""
     inner = [{"type": "function", "name": "search", "description": "d"}, PATCH]
     tools = [{"type": "namespace", "name": "mcp__docs__", "description": "n", "tools": inner}]
-    tools += [{"type": "image_generation"}, {"type": "tool_search", "execution": "client"}, {"type": "web_search"}]
+    tools += [{"type": "image_generation"}, {"type": "tool_search"}, {"type": "web_search"}]
     call = {"type": "function_call", "call_id": "c", "name": "search", "namespace": "mcp__docs__", "arguments": "{}"}
     found = chat([{"role": "user", "content": "a"}, call], tools=tools, tool_choice="auto")
     names = [each["function"]["name"] for each in found["tools"]]
@@ -192,7 +193,12 @@ def test_tools_and_choices_in_the_form_of_a_chat_are_taken() -> None:
         {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}},
         {"type": "image_generation_call", "id": "i", "status": "completed", "result": "AA=="},
         {"type": "mcp_call", "id": "m", "server_label": "s", "name": "f", "arguments": "{}", "output": "o"},
-        {"type": "tool_search_call", "call_id": "t", "execution": "client", "arguments": {"query": "q"}},
+        {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {"query": "q"}},
+        {"type": "mcp_approval_request", "id": "m", "server_label": "s", "name": "f", "arguments": "{}"},
+        {"type": "mcp_approval_response", "approval_request_id": "m", "approve": True},
+        {"type": "program", "id": "p", "call_id": "c", "code": "1", "fingerprint": "f"},
+        {"type": "program_output", "id": "o", "call_id": "c", "result": "1", "status": "completed"},
+        {"type": "agent_message", "author": "/root", "content": [{"type": "x", "encrypted_content": "gAAA"}]},
         {"type": "compaction", "id": "c", "encrypted_content": "gAAA"},
         {"type": "context_compaction", "encrypted_content": "gAAA"},
     ],
@@ -242,6 +248,70 @@ def test_what_a_client_ran_for_another_server_is_a_call() -> None:
     assert (second["tool_call_id"], second["content"]) == ("d", "")
     [told] = messages({"type": "shell_call_output", "call_id": "e", "output": [{"stdout": "a"}]})
     assert told["content"] == '[{"stdout":"a"}]'
+
+
+SEARCH = {
+    "type": "tool_search",
+    "execution": "client",
+    "description": "Finds tools.",
+    "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+}
+
+
+def test_a_search_for_tools_that_the_client_runs_is_a_function() -> None:
+    """As Codex has it: the model searches, and the next request brings what was found."""
+    query = {"query": "docs"}
+    calls = [{"index": 0, "id": "t", "function": {"name": "tool_search", "arguments": json.dumps(query)}}]
+    [call] = answered({"tool_calls": calls}, {"tools": [SEARCH]}, finish_reason="tool_calls").output
+    assert (call.type, call.call_id, call.execution, call.arguments) == ("tool_search_call", "t", "client", query)
+    whole = json.loads(call.to_json())
+    events = streamed([{"tool_calls": calls}], {"tools": [SEARCH]}, finish_reason="tool_calls")
+    added, done = (event for event in events if "output_item" in event["type"])
+    replay = [event for event in replayed(events[-1]["response"]) if "output_item" in event["type"]]
+    assert [each["item"] for each in replay] == [added["item"], done["item"]]
+    assert added["item"]["arguments"] == {} and done["item"] == whole | {"id": done["item"]["id"]}
+    found = {"type": "namespace", "name": "docs", "tools": [{"type": "function", "name": "read"}]}
+    told = {"type": "tool_search_output", "call_id": "t", "execution": "client", "tools": [found]}
+    sent = chat([{"role": "user", "content": "a"}, whole, told], tools=[SEARCH])
+    assert [each["function"]["name"] for each in sent["tools"]] == ["tool_search", "docs__read"]
+    assert sent["tools"][0]["function"]["parameters"] == SEARCH["parameters"]
+    _, asked, result = sent["messages"]
+    assert asked["tool_calls"][0]["function"] == {"name": "tool_search", "arguments": '{"query":"docs"}'}
+    assert result == {"role": "tool", "tool_call_id": "t", "content": "Tools found: docs__read"}
+    assert messages({**told, "tools": []})[0]["content"] == "Tools found: none"
+
+
+def test_messages_in_the_form_of_a_chat_are_taken() -> None:
+    function = {"name": "f", "arguments": "{}"}
+    call = {"id": "c", "type": "function", "function": function}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    user = {"role": "user", "content": [image]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "rain"}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert messages(user, asked, result) == [user, asked, result]
+    assert messages(user, {**asked, "content": "Hm."}, result)[1] == {**asked, "content": "Hm."}
+    assert messages(user, {"role": "assistant", "content": "Hm.", "tool_calls": None})[1]["content"] == "Hm."
+    assert refused([{**asked, "tool_calls": [{"id": "c"}]}]).field == "input[0].tool_calls[0].function"
+    assert refused([{**asked, "tool_calls": [{"function": function}]}]).field == "input[0].tool_calls[0].id"
+
+
+def test_what_another_agent_says_is_said_by_a_user() -> None:
+    parts = [{"type": "input_text", "text": "Done."}, {"type": "encrypted_content", "encrypted_content": "gAAA"}]
+    [told] = messages({"type": "agent_message", "author": "/root/a", "recipient": "/root", "content": parts})
+    assert told == {"role": "user", "content": [{"type": "text", "text": "Done."}]}
+    assert refused([{"type": "agent_message"}]).field == "input[0].content"
+
+
+def test_items_change_the_configuration() -> None:
+    def changed(**fields: Any) -> dict[str, Any]:
+        return {"type": "configuration_update", **fields}
+
+    user, form = {"role": "user", "content": "a"}, {"format": {"type": "json_object"}}
+    sent = chat([changed(reasoning={"effort": "high"}), user, changed(text=form)], reasoning={"effort": "low"})
+    assert (sent["reasoning_effort"], sent["response_format"]) == ("high", {"type": "json_object"})
+    updates = [changed(reasoning={"effort": effort}) for effort in ("high", "low")]
+    assert chat([*updates, user])["reasoning_effort"] == "low"
+    assert refused([changed(reasoning="high"), user]).field == "input[0].reasoning"
 
 
 def test_what_is_said_behind_calls_stands_in_their_message() -> None:
@@ -300,13 +370,15 @@ HISTORY = [
 ]
 
 
-def compacted(body: dict[str, Any], summary: str | None = "They spoke of rain.") -> tuple[dict[str, Any], int, Any]:
+def compacted(
+    body: dict[str, Any], summary: str | None = "They spoke of rain.", finish_reason: str = "stop"
+) -> tuple[dict[str, Any], int, Any]:
     """The chat for it, and status and answer."""
     translation = translation_of("/v1/responses/compact")
     assert translation is not None
     path, sent = translation.request(json.dumps({"model": "m", **body}).encode(), UnknownFields("refuse"))
     assert path == "/v1/chat/completions"
-    choice = {"message": {"content": summary, "reasoning_content": "Hm."}, "finish_reason": "stop"}
+    choice = {"message": {"content": summary, "reasoning_content": "Hm."}, "finish_reason": finish_reason}
     answer = {"id": "chatcmpl-1", "model": "m", "choices": [choice], "usage": USAGE}
     status, told = translation.answer(200, json.dumps(answer).encode(), "r")
     return json.loads(sent), status, json.loads(told)
@@ -324,6 +396,40 @@ def test_a_compaction_is_the_users_messages_and_a_summary() -> None:
     summary = {"type": "text", "text": "Summary of the conversation until here:\n\nThey spoke of rain."}
     texts = [{"type": "text", "text": "Weather?"}, {"type": "text", "text": "\n\n"}, summary]
     assert messages(user, compaction) == [{"role": "user", "content": texts}]
+
+
+def test_a_summary_that_was_cut_says_so() -> None:
+    told = compacted({"input": HISTORY, "max_output_tokens": 4}, finish_reason="length")[2]
+    assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert told["output"][-1]["type"] == "compaction"
+
+
+def test_a_result_whose_call_a_summary_stands_for_is_said_by_a_user() -> None:
+    """Templates want its call before it, and its text must not be lost."""
+    compaction = compacted({"input": HISTORY})[2]["output"][-1]
+    late = {"type": "function_call_output", "call_id": "c", "output": "rain"}
+    [told] = messages(compaction, late)
+    assert [each["text"] for each in told["content"]][1:] == ["\n\n", "rain"]
+    call = {"type": "function_call", "call_id": "d", "name": "f", "arguments": "{}"}
+    assert [each["role"] for each in messages(compaction, call, {**late, "call_id": "d"})] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
+
+
+def test_of_a_compacted_conversation_only_what_is_read_is_kept() -> None:
+    compaction = compacted({"input": HISTORY})[2]["output"][-1]
+    foreign = {"type": "compaction", "encrypted_content": "gAAA"}
+    tools = {"type": "additional_tools", "tools": []}
+    assert behind_summary([*HISTORY, tools, compaction, foreign, HISTORY[2]]) == [
+        *HISTORY[:2],
+        tools,
+        compaction,
+        foreign,
+        HISTORY[2],
+    ]
+    assert behind_summary([*HISTORY, foreign]) == [*HISTORY, foreign] and not behind_summary([])
 
 
 def test_the_question_for_a_summary_is_behind_the_same_prompt() -> None:
@@ -449,7 +555,7 @@ def test_what_names_a_session_is_kept_where_a_chat_takes_it() -> None:
         ([{"type": "item_reference", "id": "x"}], {}, "input[0].type", "not kept here"),
         ([{"type": "computer_call"}], {}, "input[0].type", "is not supported"),
         ([{"content": "a"}], {}, "input[0].type", "is missing"),
-        ([{"role": "tool", "content": "a"}], {}, "input[0].role", "must be user"),
+        ([{"role": "critic", "content": "a"}], {}, "input[0].role", "must be user"),
         ([{"role": "user", "content": 5}], {}, "input[0].content", "a text or a list"),
         ([{"role": "user", "content": [{"type": "input_file"}]}], {}, "input[0].content[0].type", "is not supported"),
         ([{"role": "user", "content": [{"type": "input_text"}]}], {}, "input[0].content[0].text", "must be a text"),
@@ -468,17 +574,18 @@ def test_what_no_chat_can_say_is_refused_by_its_name(input: Any, fields: Any, fi
 
 KINDS = ["message", "reasoning", "function_call", "custom_tool_call", "function_call_output"]
 KINDS += ["additional_tools", "tool_search_output", "shell_call", "shell_call_output"]
+KINDS += ["tool_search_call", "agent_message", "configuration_update"]
 PARTS = st.fixed_dictionaries({"type": st.just("input_text")}, optional={"text": JSON})
 ITEMS = st.lists(
     st.fixed_dictionaries(
         {},
         optional={
             "type": st.sampled_from(KINDS),
-            "role": st.sampled_from(["user", "assistant", "system", "developer"]),
+            "role": st.sampled_from(["user", "assistant", "system", "developer", "tool"]),
             "content": st.text(max_size=3) | JSON | st.lists(PARTS, max_size=2),
             "summary": JSON, "output": JSON, "call_id": JSON, "name": JSON, "arguments": JSON, "input": JSON,
             "tools": JSON | st.lists(st.fixed_dictionaries({"type": st.just("function")}, optional={"name": JSON})),
-            "action": JSON,
+            "action": JSON, "execution": st.sampled_from(["client", "server"]), "reasoning": JSON, "tool_calls": JSON,
         },
     ),
     min_size=1,

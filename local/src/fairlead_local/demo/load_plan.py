@@ -12,8 +12,9 @@ import msgspec
 
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_tokens
+from fairlead.autoscaler.arrivals import Arrivals, Count
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, demand_window, scale_to_zero_after, targets_of
+from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, scale_to_zero_after, targets_of
 from fairlead.autoscaler.prediction import slot_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.signals import Capacity, Demand, Signals
@@ -105,16 +106,18 @@ def wanted(crowd: Crowd, speed: Speed, spec: Autoscaling, *, ready: int) -> int:
     running = min(crowd.clients, slots)
     answered = speed.seconds(running / ready, crowd.output_tokens) * crowd.clients / running
     per_second = crowd.clients / max(answered, crowd.every_seconds)
-    window, minute = GatewayWindow(), int(LONGEST_DEMAND_WINDOW)
+    window, minute, arrivals, before = GatewayWindow(), int(LONGEST_DEMAND_WINDOW), Arrivals(), 0
     for second in range(minute + 1):
         to_come = math.ceil(per_second * (minute - second))  # the last one just now, as chance has it
         number = 1 + math.floor(per_second * minute) - to_come
         model = _counted(number, crowd, speed, waiting=crowd.clients - running, running=running, ready=ready)
         line = SignalsLine(gateway="", uptime_seconds=second, models={_MODEL: model})
         window = window.hear(line, second)
-    demand = Readings(minute, (window,), 0).demand(_MODEL, demand_window(spec))
+        arrivals, before = arrivals.counting(Count(number - before, 1.0)), number
+    demand = Readings(minute, (window,), 0).demand(_MODEL)
     signals = Signals(time=minute, desired=ready, ready=ready, starting=0, draining=0, demand=demand)
-    return want(signals, spec, History(since=0.0)).replicas
+    history = History(since=0.0, arrivals=arrivals, counted=demand.counted)
+    return want(history.complete(signals), spec, history).replicas
 
 
 def _counted(number: int, crowd: Crowd, speed: Speed, *, waiting: int, running: int, ready: int) -> ModelSignals:

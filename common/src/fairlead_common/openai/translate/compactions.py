@@ -7,10 +7,17 @@ from typing import Any
 import msgspec
 
 from fairlead_common.openai.prompts import PromptError
-from fairlead_common.openai.translate.chat_answers import UNREADABLE, completion
+from fairlead_common.openai.translate.chat_answers import UNREADABLE, ChatChoice, completion
 from fairlead_common.openai.translate.decoding import decoded
 from fairlead_common.openai.translate.responses import TRIGGER, ResponsesRequest, checked
-from fairlead_common.openai.translate.responses_answers import NO_CHATS, Compaction, Responses, unserved, usage_of
+from fairlead_common.openai.translate.responses_answers import (
+    NO_CHATS,
+    Compaction,
+    Responses,
+    ending_of,
+    unserved,
+    usage_of,
+)
 from fairlead_common.openai.translate.summaries import NO_SUMMARY
 from fairlead_common.openai.unknown_fields import UnknownFields
 
@@ -39,7 +46,8 @@ class Compact(Responses):
             answer = completion.decode(body)
         except UNREADABLE:
             return unserved(NO_CHATS)
-        summary = answer.choices[0].message.content if answer.choices else None
+        choice = answer.choices[0] if answer.choices else ChatChoice()
+        summary, ending = choice.message.content, ending_of(choice)
         if not summary or summary.isspace():
             return unserved(NO_SUMMARY)
         suffix = answer.id.removeprefix("chatcmpl-")
@@ -52,7 +60,7 @@ class Compact(Responses):
             "output": [*self._users(suffix), compaction.whole("completed")],
             "usage": usage_of(answer.usage),
         }
-        return status, msgspec.json.encode(told)
+        return status, msgspec.json.encode(told | (ending if ending["incomplete_details"] else {}))
 
     def _users(self, suffix: str) -> Iterator[Mapping[str, Any]]:
         """The messages of the user, in the form of output."""

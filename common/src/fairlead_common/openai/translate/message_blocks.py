@@ -83,17 +83,14 @@ class SearchResultBlock(_Cacheable, tag="search_result", frozen=True, kw_only=Tr
     citations: dict[str, Any] | None = None
 
 
-class DirectCaller(msgspec.Struct, tag_field="type", tag="direct", forbid_unknown_fields=True, frozen=True):
-    """The model itself: no other caller is known here."""
-
-
 class ToolUseBlock(_Cacheable, tag="tool_use", frozen=True, kw_only=True):
     """A tool call of the model."""
 
     id: str
     name: str
     input: dict[str, Any]
-    caller: DirectCaller | None = None
+    caller: Any = None
+    """The model, or a program of the model at another server. No effect."""
 
 
 class ToolReferenceBlock(_Cacheable, tag="tool_reference", frozen=True, kw_only=True):
@@ -129,6 +126,27 @@ class CompactionBlock(_Cacheable, tag="compaction", frozen=True, kw_only=True):
     content: str | None = None
     """None = there is no summary."""
     encrypted_content: Any = None
+
+
+class ToolChange(msgspec.Struct, frozen=True):
+    """A tool among the request's tools."""
+
+    type: Literal["tool_reference", "mcp_tool_reference", "mcp_toolset_reference"]
+
+
+class ToolAdditionBlock(_Cacheable, tag="tool_addition", frozen=True, kw_only=True):
+    """From here on the model has a tool. No effect, as models see all tools from the beginning."""
+
+    tool: ToolChange
+
+
+class ToolRemovalBlock(_Cacheable, tag="tool_removal", frozen=True, kw_only=True):
+    """From here on the model lacks a tool. No effect: a prompt without the tool would share no prefix with the last."""
+
+    tool: ToolChange
+
+
+TOOL_CHANGES = ToolAdditionBlock | ToolRemovalBlock
 
 
 class _ServersBlock(msgspec.Struct, tag_field="type", frozen=True):
@@ -167,6 +185,14 @@ class AdvisorResultBlock(_ServersBlock, tag="advisor_tool_result", frozen=True):
     """Advice of another model."""
 
 
+class FallbackBlock(_ServersBlock, tag="fallback", frozen=True):
+    """Where another model went on."""
+
+
+class MCPToolListingBlock(_ServersBlock, tag="mcp_tool_listing", frozen=True):
+    """The tools of an MCP server."""
+
+
 class MCPToolUseBlock(_ServersBlock, tag="mcp_tool_use", frozen=True):
     """A call of a tool of an MCP server."""
 
@@ -184,6 +210,8 @@ SERVERS_BLOCKS = (
     | EditorResultBlock
     | ToolSearchResultBlock
     | AdvisorResultBlock
+    | FallbackBlock
+    | MCPToolListingBlock
     | MCPToolUseBlock
     | MCPToolResultBlock
 )

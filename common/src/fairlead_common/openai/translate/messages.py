@@ -16,6 +16,7 @@ from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate.chat_answers import EVENT_STREAM
 from fairlead_common.openai.translate.message_blocks import (
     SERVERS_BLOCKS,
+    TOOL_CHANGES,
     CacheControl,
     CompactionBlock,
     DocumentBlock,
@@ -39,8 +40,8 @@ _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
 _NOT_COUNTED = b'{"message": "What serves this model does not count the tokens of chats."}'
 _FOR_ANTHROPIC = re.compile(r"\A\s*x-anthropic-billing-header:.*\n?")
-"""A line for Anthropic at the beginning of what Claude Code sends as `system`. Each request has another one, so that no
-prompt would begin as the one before."""
+"""A line for Anthropic at the beginning of Claude Code's `system`. The line differs from request to request: a
+prompt with the line would share no prefix with the last."""
 _TOOL_ERROR = "Error: "
 """Before the content of a `tool_result` with `is_error`: a chat has no field for it."""
 
@@ -48,7 +49,7 @@ _TOOL_ERROR = "Error: "
 class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True, frozen=True):
     """What a user says, and what tools gave."""
 
-    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock]
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock | TOOL_CHANGES]
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True, frozen=True):
@@ -62,7 +63,11 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system", forbid_unknown_fields=True, frozen=True):
     """Instructions in the middle of a conversation."""
 
-    content: str | list[TextBlock]
+    content: str | list[TextBlock | TOOL_CHANGES]
+    clear_at: Literal["next_user_message", "never"] | None = None
+    """Until when they stand in the conversation."""
+    output_config: Any = None
+    """No effect."""
 
 
 class CustomTool(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -298,11 +303,14 @@ def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str,
     """Each message and its place in Anthropic's request."""
     if system := _system(request.system or ""):
         yield "system", {"role": "system", "content": system}
+    users = [index for index, message in enumerate(request.messages) if isinstance(message, UserMessage)]
     for index, message in _since_summary(request.messages):
         place = f"messages.{index}"
         match message:
             case AssistantMessage(content):
                 yield place, _assistant(content)
+            case SystemMessage(_, "next_user_message") if users and users[-1] > index:
+                pass
             case SystemMessage(content):
                 if (system := _system(content)) or not content:
                     yield place, {"role": "system", "content": system}
@@ -310,11 +318,12 @@ def _chat_messages(request: CountTokensRequest) -> Iterator[tuple[str, dict[str,
                 yield from ((place, each) for each in _user(content, f"{place}.content"))
 
 
-def _system(content: str | Sequence[TextBlock]) -> str | list[dict[str, Any]]:
+def _system(content: str | Sequence[Any]) -> str | list[dict[str, Any]]:
     """Without what is for Anthropic alone."""
     if isinstance(content, str):
         return _FOR_ANTHROPIC.sub("", content)
-    texts = ((block.text, _FOR_ANTHROPIC.sub("", block.text)) for block in content)
+    said = (block.text for block in content if isinstance(block, TextBlock))
+    texts = ((text, _FOR_ANTHROPIC.sub("", text)) for text in said)
     return [_text(text) for given, text in texts if text or not given]
 
 
@@ -346,6 +355,8 @@ def _user(content: str | Sequence[Any], place: str) -> Iterator[dict[str, Any]]:
     """Results of tools as separate messages, in order, with the content between results as messages of the user."""
     said: list[dict[str, Any]] = []
     for index, block in enumerate([] if isinstance(content, str) else content):
+        if isinstance(block, TOOL_CHANGES):
+            continue
         if not isinstance(block, ToolResultBlock):
             said += _parts(block, f"{place}.{index}")
             continue
@@ -458,6 +469,7 @@ _ADVICE = (
     (r".*\bmedia_type", "send image/jpeg, image/png, image/gif or image/webp, and text/plain for a document"),
     (r"context_management\.edits\.\d+\.type", "send clear_thinking_20251015 or clear_tool_uses_20250919"),
     (r"tools\.\d+\.type", "send tools of type custom, with name, description and input_schema"),
+    (r".*\bcontent\.\d+\.tool\.type", "send tools in tools, and refer to them by tool_reference"),
     (r"tool_choice\.type", "send auto, any, tool or none"),
     (r"thinking\.type", "send enabled, disabled, adaptive or between_tools"),
     (r"thinking\.display", "send summarized or omitted"),

@@ -13,7 +13,7 @@ import msgspec
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, ModelName
 from fairlead_common.openai.prompts import PromptError
 
-_OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}
+_OFF = {"typical_p": 1}
 """Options of sampling that are not here → the value without effect."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _BASE64_BEGINNINGS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
@@ -36,11 +36,11 @@ class OllamaOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    mirostat: float | None = None
-    tfs_z: float | None = None
     typical_p: float | None = None
+    mirostat: Any = None
+    """No effect, as all that follows: Ollama has given it up."""
+    tfs_z: Any = None
     mirostat_tau: Any = None
-    """No effect, as all that follows."""
     mirostat_eta: Any = None
     repeat_last_n: Any = None
     penalize_newline: Any = None

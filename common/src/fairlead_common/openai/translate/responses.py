@@ -30,12 +30,18 @@ _COMPACTIONS = ("compaction", "compaction_summary", "context_compaction")
 """Types of items with a summary that this server or another wrote."""
 _NOT_KEPT = "responses are not kept here; send the whole conversation as input"
 _PASSED_OVER = ("web_search", "web_search_preview", "web_search_2025_08_26", "image_generation", "tool_search")
-"""Types of tools without effect: nobody searches or draws here, and models see all tools at once."""
+"""Types of tools without effect: nobody searches or draws here, and models see all tools at once. A search
+by the client is a function."""
+SEARCH = "tool_search"
+"""Type of a search, and the name of a client's search in the chat."""
+_CONFIGURATION = "configuration_update"
+"""Type of items that change fields of the request."""
 _BRINGS_TOOLS = ("additional_tools", "tool_search_output")
 """Types of items whose `tools` the model has, too."""
 _UNREAD = (
     *_BRINGS_TOOLS, "tool_search_call", "web_search_call", "file_search_call", "code_interpreter_call",
-    "image_generation_call", "mcp_list_tools", "mcp_call", TRIGGER,
+    "image_generation_call", "mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response", "program",
+    "program_output", _CONFIGURATION, TRIGGER,
 )  # fmt: skip
 """Types of items without a message: run by another server, of which the answer that follows says what was found."""
 _CLIENTS_CALLS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
@@ -52,6 +58,8 @@ _NOT_OF_SUMMARIES = (
 """Fields of a chat that its summary does not keep to."""
 _JOIN = "__"
 """Between the names of a namespace and of its tool."""
+_USERS = ("user", "system", "developer")
+"""Roles of messages that stay beside a summary."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _NAMES = (
     (r"\bresponse_format\.json_schema\b", "text.format"),
@@ -135,13 +143,13 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
         """Whether the answer is a compaction."""
         return isinstance(self.input, list) and self.input[-1].get("type") == TRIGGER
 
-    def tool(self, name: str | None) -> tuple[dict[str, str], bool]:
-        """For a tool's name in the chat: `name` and perhaps `namespace` of the tool, and whether the tool is custom."""
+    def tool(self, name: str | None) -> tuple[dict[str, str], str]:
+        """For a tool's name in the chat: `name` and perhaps `namespace` of the tool, and the tool's type."""
         for _, namespace, tool in _tools(self.tools or ()):
             if _chat_name(tool.get("name"), namespace) == name:
                 names = {"name": str(tool["name"])} | ({} if namespace is None else {"namespace": namespace})
-                return names, tool.get("type") == "custom"
-        return {"name": name or ""}, False
+                return names, str(tool.get("type"))
+        return {"name": name or ""}, "function"
 
 
 class Kept(msgspec.Struct):
@@ -168,9 +176,24 @@ def checked(request: ResponsesRequest, kept: Kept | None = None) -> ResponsesReq
     for place, item in request.items[:-1]:
         if item.get("type") == TRIGGER:
             raise PromptError(f"{place}.type", f"{place}.type: a {TRIGGER} must be the last item")
+    changed: dict[str, Any] = {
+        name: value for each in ("reasoning", "text") for name, value in _changes(request, kept, each)
+    }
     if brought := list(_brought(request, kept.before if kept else ())):
-        return msgspec.structs.replace(request, tools=[*(request.tools or ()), *brought])
-    return request
+        changed["tools"] = [*(request.tools or ()), *brought]
+    return msgspec.structs.replace(request, **changed) if changed else request
+
+
+def _changes(request: ResponsesRequest, kept: Kept | None, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and value of a field after each change by an item, in order. Raises PromptError."""
+    value = getattr(request, name) or {}
+    for place, item in [*(("previous_response_id", item) for item in (kept.before if kept else ())), *request.items]:
+        if item.get("type") != _CONFIGURATION or item.get(name) is None:
+            continue
+        if not isinstance(item[name], dict):
+            raise PromptError(f"{place}.{name}", f"{place}.{name} must be an object")
+        value = value | item[name]
+        yield name, value
 
 
 def _brought(request: ResponsesRequest, before: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -241,6 +264,8 @@ class _History:
         self.places: list[str] = []
         self._thought = ""
         """Reasoning before the next message or call of the assistant."""
+        self._call_ids: set[str] = set()
+        """Of calls behind the last summary."""
         self._summary: int | None = None
         """The index of the last summary that was written here, before which are messages of system and user alone."""
 
@@ -260,13 +285,21 @@ class _History:
                 self._call(place, item, is_custom=kind == "custom_tool_call")
             case "function_call_output" | "custom_tool_call_output":
                 output = _content(item.get("output"), f"{place}.output")
-                self.add(place, {"role": "tool", "tool_call_id": _text_of(item, "call_id", place), "content": output})
+                self._result(place, _text_of(item, "call_id", place), output)
+            case "tool_search_call" | "tool_search_output" if item.get("execution") == "client":
+                self._search(place, item, kind)
+            case "agent_message":
+                parts = item.get("content")
+                if isinstance(parts, list):  # what only its author's server can read is left out
+                    parts = [each for each in parts if not isinstance(each, dict) or "encrypted_content" not in each]
+                if parts or not isinstance(parts, list):
+                    self.add(place, {"role": "user", "content": _content(parts, f"{place}.content")})
             case "local_shell_call" | "shell_call" | "apply_patch_call":
                 self._clients_call(place, item, kind)
             case "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output":
                 told = item.get("output") or ""
                 text = told if isinstance(told, str) else msgspec.json.encode(told).decode()
-                self.add(place, {"role": "tool", "tool_call_id": _id_of(item, place), "content": text})
+                self._result(place, _id_of(item, place), text)
             case _ if kind in _COMPACTIONS:
                 self._compaction(place, opened(item.get("encrypted_content"), f"{place}.encrypted_content"))
             case _ if kind in _UNREAD:
@@ -309,17 +342,23 @@ class _History:
         beside = zip(self.messages[behind:], self.places[behind:], strict=True)
         kept = [(each, at) for each, at in beside if each["role"] in ("system", "user")]
         self.messages[start:], self.places[start:] = [each for each, _ in kept], [at for _, at in kept]
-        self._thought, self._summary = "", len(self.messages)
+        self._thought, self._summary, self._call_ids = "", len(self.messages), set()
         self.add(place, {"role": "user", "content": summary})
 
     def _message(self, place: str, item: Mapping[str, Any]) -> None:
-        role = item.get("role")
-        if role not in ("user", "assistant", "system", "developer"):
+        role, calls = item.get("role"), item.get("tool_calls")
+        if role not in ("user", "assistant", "system", "developer", "tool"):
             problem = f"must be user, assistant, system or developer, not {role!r}"
             raise PromptError(f"{place}.role", f"{place}.role {problem}")
+        if role == "assistant" and calls and item.get("content") in (None, "", []):
+            self._chats_calls(f"{place}.tool_calls", calls)
+            return
         content = _content(item.get("content"), f"{place}.content")
-        if role == "assistant":
+        if role == "tool":
+            self._result(place, _text_of(item, "tool_call_id", place), content)
+        elif role == "assistant":
             self._answer(place, content)
+            self._chats_calls(f"{place}.tool_calls", calls or [])
         elif role == "user":
             self.add(place, {"role": role, "content": content})
         elif self.messages and all(each["role"] == "system" for each in self.messages):
@@ -334,6 +373,31 @@ class _History:
             last["content"] = content
         else:
             self.add(place, {"role": "assistant", "content": content} | self._reasoning())
+
+    def _result(self, place: str, call_id: str, content: str | list[dict[str, Any]]) -> None:
+        """Of a call; a message of the user where a summary stands for the call: templates want calls first."""
+        if self._summary is not None and call_id not in self._call_ids:
+            self.add(place, {"role": "user", "content": content})
+        else:
+            self.add(place, {"role": "tool", "tool_call_id": call_id, "content": content})
+
+    def _search(self, place: str, item: Mapping[str, Any], kind: str) -> None:
+        call_id = _text_of(item, "call_id", place)
+        if kind == "tool_search_call":
+            arguments = msgspec.json.encode(item.get("arguments") or {}).decode()
+            self._called(place, call_id, {"name": SEARCH, "arguments": arguments})
+            return
+        found = [_chat_name(tool.get("name"), namespace) for _, namespace, tool in _tools(item.get("tools") or ())]
+        self._result(place, call_id, f"Tools found: {', '.join(map(str, found)) or 'none'}")
+
+    def _chats_calls(self, place: str, calls: Any) -> None:
+        """In the form of a chat, which some clients send."""
+        for index, call in enumerate(calls if isinstance(calls, list) else [calls]):
+            where, function = f"{place}[{index}]", call.get("function") if isinstance(call, dict) else None
+            if not isinstance(function, dict):
+                raise PromptError(f"{where}.function", f"{where}.function must be an object with name and arguments")
+            names = {name: _text_of(function, name, f"{where}.function") for name in ("name", "arguments")}
+            self._called(place, _text_of(call, "id", where), names)
 
     def _call(self, place: str, item: Mapping[str, Any], *, is_custom: bool) -> None:
         arguments = _text_of(item, "input" if is_custom else "arguments", place)
@@ -352,6 +416,7 @@ class _History:
         if last.get("role") != "assistant" or self._thought:
             self.add(place, {"role": "assistant", "content": None} | self._reasoning())
         self.messages[-1].setdefault("tool_calls", []).append(call)
+        self._call_ids.add(call_id)
 
     def _reasoning(self) -> dict[str, Any]:
         thought, self._thought = self._thought, ""
@@ -388,6 +453,8 @@ def _part(part: Any, place: str) -> dict[str, Any]:
         if part.get("file_id"):
             raise PromptError(f"{place}.file_id", f"{place}.file_id: files are not kept here; send image_url")
         return {"type": "image_url", "image_url": {"url": _text_of(part, "image_url", place)}}
+    if kind == "image_url":
+        return dict(part)
     raise PromptError(f"{place}.type", f"{place}.type: {kind!r} is not supported; send input_text or input_image")
 
 
@@ -419,6 +486,9 @@ def _tools(
     """Place, namespace and tool, without tools of `_PASSED_OVER`. Unwraps functions in the form of a chat."""
     for index, tool in enumerate(tools):
         place = f"{where}[{index}]"
+        if tool.get("type") == SEARCH and tool.get("execution") == "client":
+            yield place, None, {**tool, "name": SEARCH}
+            continue
         if tool.get("type") in _PASSED_OVER:
             continue
         if tool.get("type") != "namespace":
@@ -437,6 +507,14 @@ def _chat_name(name: Any, namespace: Any) -> Any:
     return f"{namespace.removesuffix(_JOIN)}{_JOIN}{name}" if isinstance(namespace, str) and namespace else name
 
 
+def behind_summary(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items of a conversation for the model: before the last summary, tools and messages of user and system alone."""
+    summaries = (index for index in reversed(range(len(items))) if items[index].get("type") in _COMPACTIONS)
+    last = next((index for index in summaries if opened(items[index].get("encrypted_content"), "input")), 0)
+    beside = (item for item in items[:last] if item.get("type") in _BRINGS_TOOLS or item.get("role") in _USERS)
+    return [*beside, *items[last:]]
+
+
 def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place and function."""
     for place, namespace, tool in _tools(tools):
@@ -452,7 +530,7 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[s
 
 def _check_type(place: str, tool: Mapping[str, Any]) -> None:
     kind = tool.get("type")
-    if kind not in ("function", "custom"):
+    if kind not in ("function", "custom", SEARCH):
         problem = "is not supported: nothing runs tools here; send functions or custom tools, which you run"
         raise PromptError(f"{place}.type", f"{place}.type: {kind!r} {problem}")
 

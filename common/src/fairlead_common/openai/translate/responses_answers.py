@@ -22,6 +22,7 @@ from fairlead_common.openai.translate.chat_answers import (
 from fairlead_common.openai.translate.messages import tokens_reply
 from fairlead_common.openai.translate.places import Places
 from fairlead_common.openai.translate.responses import (
+    SEARCH,
     Kept,
     ResponsesRequest,
     chat_fields_of,
@@ -142,7 +143,7 @@ def _whole(request: ResponsesRequest, kept: Kept | None, answer: ChatCompletion)
         item.logprobs = _logprobs(choice)
     output = [item.whole(status if item is items[-1] else "completed") for item in items]
     head = _head(request, kept, answer) | {"output": output, "usage": usage_of(answer.usage)}
-    return head | (_ending(choice) if output or not request.asks_for_summary else _UNSUMMARISED)
+    return head | (ending_of(choice) if output or not request.asks_for_summary else _UNSUMMARISED)
 
 
 def _parts(request: ResponsesRequest, said: Said, *, is_first: bool = True) -> "Iterator[tuple[str | ChatCall, str]]":
@@ -188,7 +189,7 @@ def _status(choice: ChatChoice) -> str:
     return "incomplete" if choice.finish_reason in _INCOMPLETE else "completed"
 
 
-def _ending(choice: ChatChoice) -> dict[str, Any]:
+def ending_of(choice: ChatChoice) -> dict[str, Any]:
     reason = _INCOMPLETE.get(choice.finish_reason or "")
     details = None if reason is None else {"reason": reason}
     ended = {"completed_at": int(time.time())} if reason is None else {}
@@ -242,8 +243,8 @@ class _Item:
         if kind == "compaction":
             return Compaction(f"cmp_{suffix}")
         assert isinstance(kind, ChatCall)
-        names, is_custom = request.tool(kind.function.name)
-        return (_CustomCall if is_custom else _FunctionCall)(kind, names)
+        names, type_of_tool = request.tool(kind.function.name)
+        return {"custom": _CustomCall, SEARCH: _SearchCall}.get(type_of_tool, _FunctionCall)(kind, names)
 
     @classmethod
     def done_kind(cls) -> str:
@@ -326,6 +327,23 @@ class _CustomCall(_FunctionCall):
             return msgspec.json.decode(self.text, type=_CustomInput).input
         except UNREADABLE:
             return ""
+
+    def more(self, text: str) -> str:
+        super().more(text)
+        return ""
+
+
+class _SearchCall(_FunctionCall):
+    """A search for tools by the client. The arguments are an object, and told whole."""
+
+    kind, delta_kind = "tool_search_call", ""
+
+    def fields(self) -> dict[str, Any]:
+        try:
+            arguments = msgspec.json.decode(self.text or "{}")
+        except UNREADABLE:
+            arguments = self.text
+        return {"call_id": self.call_id, "execution": "client", self.field: arguments}
 
     def more(self, text: str) -> str:
         super().more(text)
@@ -420,7 +438,7 @@ class _ResponseStream:
     def _end(self) -> Iterator[dict[str, Any]]:
         yield from self._close(_status(self._last))
         is_empty = self._request.asks_for_summary and not self._output
-        ending = _UNSUMMARISED if is_empty else _ending(self._last)
+        ending = _UNSUMMARISED if is_empty else ending_of(self._last)
         self.ended = self._head | ending | {"output": self._output, "usage": usage_of(self._usage)}
         yield {"type": f"response.{ending['status']}", "response": self.ended}
 
@@ -476,7 +494,7 @@ def replayed(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _item_events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    kinds: Sequence[type[_Item]] = (_Reasoning, _Message, Compaction, _FunctionCall, _CustomCall)
+    kinds: Sequence[type[_Item]] = (_Reasoning, _Message, Compaction, _FunctionCall, _CustomCall, _SearchCall)
     made = next(kind for kind in kinds if kind.kind == item["type"])
     part: dict[str, Any] = next(iter(item.get("content") or ()), {})
     told = (part or item).get(made.field, "")
@@ -484,9 +502,11 @@ def _item_events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     more = {"logprobs": part.get("logprobs", [])} if made is _Message else {}
     name = {"name": item["name"]} if made is _FunctionCall else {}
     begun: dict[str, Any] = {"content": []} if made.part_kind else {made.field: ""}
-    if made is Compaction:
+    if not made.delta_kind:
+        begun = begun if made is Compaction else {"status": "in_progress", made.field: {}}
         yield {"type": "response.output_item.added", "item": item | begun}
-        yield {"type": _COMPACTING, **of}
+        if made is Compaction:
+            yield {"type": _COMPACTING, **of}
         yield {"type": "response.output_item.done", "item": item}
         return
     yield {"type": "response.output_item.added", "item": item | {"status": "in_progress"} | begun}

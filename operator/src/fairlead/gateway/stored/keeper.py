@@ -19,7 +19,7 @@ from fairlead.gateway.request_client import Client, Message
 from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
 from fairlead.gateway.stored.event_log import EventLog
 from fairlead_common.openai.budget import MAX_MESSAGES
-from fairlead_common.openai.translate.responses import Kept
+from fairlead_common.openai.translate.responses import Kept, behind_summary
 from fairlead_common.openai.translate.responses_answers import Responses
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ class Keeper:
             if (status := (await self.store.get(owner, previous))["status"]) in RUNNING:
                 raise bad_request(f"{field}: the response is still {status}; wait for its end", param=field)
             items = await self.store.history(owner, previous, with_output=True, max_bytes=self._max_bytes)
+            items = behind_summary(items)
         except NotStored as error:
             raise previous_not_found(error.id) from error
         except OverflowError:
