@@ -15,7 +15,8 @@ AUTOSCALING = {
 }
 # What one replica lacks first depends on how fast the machine is: on a slow one even two miss the target.
 LACKS = (
-    r"waiting \(queueDepth 1\)|first tokens at p90 in \S+ \(target 2s\)|1 would have 2 slots for|1 could not keep up"
+    r"1 would leave \d+ % of the requests of \S+ waiting too long \(|waiting \(queueDepth 1\)"
+    r"|first tokens at p90 in \S+ \(target 2s\)|1 could not keep up"
 )
 
 
