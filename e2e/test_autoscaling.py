@@ -16,7 +16,7 @@ AUTOSCALING = {
 # What one replica lacks first depends on how fast the machine is: on a slow one even two miss the target.
 LACKS = (
     r"1 would leave \d+ % of the requests of \S+ waiting too long \(|waiting \(queueDepth 1\)"
-    r"|first tokens at p90 in \S+ \(target 2s\)|1 could not keep up"
+    r"|first tokens at p90 in \S+ \(target 2s\)|1 could not keep up|1 had "
 )
 
 

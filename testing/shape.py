@@ -29,7 +29,7 @@ TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
     "lines of the product": 111_650,
-    "lines of tests, e2e and testing": 115_820,
+    "lines of tests, e2e and testing": 115_830,
     "modules of the product": 693,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 9,

@@ -480,3 +480,16 @@ def test_the_sentence_names_the_predicted_time_the_target_and_the_rate() -> None
     assert reason.endswith("(target 150ms) at 4 requests/s: prompts take so long to compute")
     late = "2 replicas: 1 would leave 22 % of the requests of 60s waiting too long (target 2s, 8 % allowed) at 3.9 "
     assert decided(working(1, 3.9)).reason == f"{late}requests/s: 92 % of its slots would be taken on average"
+
+
+def test_a_queue_that_stays_though_it_should_have_gone_asks_for_a_replica() -> None:
+    """As of clients that ask again once they are answered, on engines that are slower than they say."""
+    queued = working(1, 1.0, running=32, waiting=9, cold_start_seconds=5.0)
+    history, replicas = replace(LONG_AGO, arrivals=counted(*([1.0] * 600))), []
+    for second in range(90):
+        seen = replace(queued, time=NOW + second)
+        result = decided(seen, SPEC, history)
+        history = history.remember(result, seen, SPEC)
+        replicas.append(result.replicas)
+    assert replicas[0] == 1 and replicas[-1] == 2
+    assert " had " in decided(seen, SPEC, history).reason

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.llmdeployment import Autoscaling, ScalingTargets
 from fairlead.autoscaler.arrivals import Arrivals, Count
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.policy import (
@@ -166,11 +166,16 @@ class History:
         longest = max(seconds, default=0.0)
         return Count(number, longest) if longest > 0.0 else None
 
-    def _late(self, signals: Signals, target: float | None) -> Count:
-        if target is None or self.borne_seconds(signals) <= 0.0:
+    def _late(self, signals: Signals, targets: ScalingTargets) -> Count:
+        """More waiting requests than `queueDepth` count as late altogether."""
+        if self.borne_seconds(signals) <= 0.0:
             return NONE_LATE
+        demand, target, depth = signals.demand, targets.time_to_first_token, targets.queue_depth
+        share = 0.0 if target is None else demand.recent_ttft.share_above(target)
+        if depth is not None and demand.waiting > depth * max(1, signals.ready):
+            share = 1.0
         seconds = signals.time - (self.last or signals).time
-        kept, share = math.exp(-seconds / OLD_SECONDS), signals.demand.recent_ttft.share_above(target)
+        kept = math.exp(-seconds / OLD_SECONDS)
         return Count(kept * self.late.number + share * seconds, kept * self.late.seconds + seconds)
 
     def _work(self, signals: Signals) -> Averages | None:
@@ -247,7 +252,7 @@ class History:
             arrivals=self._arrivals(signals),
             counted=demand.counted if signals.is_complete else self.counted,
             work=self._work(signals),
-            late=self._late(signals, targets_of(spec).time_to_first_token),
+            late=self._late(signals, targets_of(spec)),
             rates=self._rates(signals),
             asks=self._asks(recommendation, signals),
             last=signals,

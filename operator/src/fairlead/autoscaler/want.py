@@ -155,7 +155,7 @@ def _proved_late(history: History, spec: Autoscaling) -> str:
     if late.number <= allowed * max(late.seconds, LATE_SECONDS):
         return ""
     return (
-        f"had {rounded(100.0 * late.number / late.seconds):g} % of their first tokens late within "
+        f"had {rounded(100.0 * late.number / late.seconds):g} % of the requests late within "
         f"{seconds_in_words(late.seconds)} ({rounded(100.0 * allowed):g} % allowed)"
     )
 
