@@ -108,7 +108,9 @@ def test_xielu(device, dtype, shape, limit):
     numbers = {"above": 0.8, "below": 1.3, "slope": 0.5, "limit": limit}
     found, wanted = (each(up.to(dtype), **numbers) for each in (gates_kernel.xielu, xielu.__wrapped__))
     assert found.dtype is dtype
-    torch.testing.assert_close(found, wanted, rtol=TOLERANCES[dtype], atol=1e-7)
+    # Two terms as large as `up` may cancel, and exp differs in its last bit between processors.
+    gap = (found.double() - wanted.double()).abs()
+    assert bool((gap <= TOLERANCES[dtype] * (wanted.double().abs() + up.double().abs())).all())
 
 
 @on_each_device
