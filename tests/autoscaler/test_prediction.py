@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.prediction import (
     forecast,
     has_cache,
@@ -22,7 +21,8 @@ from fairlead.autoscaler.prediction import (
     slot_seconds,
     step_seconds,
 )
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.signals import Capacity, Demand, Signals
 from fairlead_common.wire.messages import StepCost
 
 COST = StepCost(base=0.02, prefill_token=0.0005, decode_seq=0.002, kv_token=0.00001)

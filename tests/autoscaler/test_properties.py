@@ -8,15 +8,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
+from fairlead.api.scaling_policy import fewest_replicas, most_replicas, scale_down_of, targets_of
 from fairlead.api.signals_message import SECONDS_BOUNDS
-from fairlead.autoscaler.arrivals import Arrivals, Count
-from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.history import History, Mark, Want
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, targets_of
 from fairlead.autoscaler.recommend import DEFAULT_MAX_STEP, recommend
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.tpot import out_of_reach
-from fairlead.autoscaler.trend import Sample
+from fairlead.demand.arrivals import Arrivals, Count
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.record import DemandRecord
+from fairlead.demand.signals import Capacity, Demand, Signals
+from fairlead.demand.trend import Sample
 from fairlead_common.wire.messages import StepCost
 
 NOW = 10_000.0
@@ -123,13 +124,15 @@ def histories(draw: st.DrawFn) -> History:
     return History(
         since=NOW - draw(st.floats(0.0, 300.0)),
         wants=tuple(Want(NOW - age, draw(st.integers(0, 40)), draw(st.integers(0, 40))) for age in ages),
-        capacity=draw(st.none() | capacities),
+        demand=DemandRecord(
+            capacity=draw(st.none() | capacities),
+            arrivals=draw(st.none() | arrivals()),
+            rates=tuple(Sample(NOW - age, draw(st.floats(0.0, 50.0))) for age in ages),
+        ),
         last=draw(st.none() | signals()),
         settled_at=NOW - draw(st.floats(0.0, 200.0)),
-        rates=tuple(Sample(NOW - age, draw(st.floats(0.0, 50.0))) for age in ages),
         asks=tuple(Want(NOW - age, 1, draw(st.integers(1, 40))) for age in ages[:2]),
         asked=draw(st.none() | st.builds(Mark, st.just(NOW), st.integers(1, 40), st.floats(0.0, 50.0))),
-        arrivals=draw(st.none() | arrivals()),
         regret=draw(st.none() | marks),
     )
 

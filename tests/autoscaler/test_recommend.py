@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
-from fairlead.autoscaler.arrivals import Arrivals, Count
-from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
-from fairlead.autoscaler.trend import Sample
+from fairlead.demand.arrivals import Arrivals, Count
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.record import DemandRecord
+from fairlead.demand.signals import Capacity, Demand, Signals
+from fairlead.demand.trend import Sample
 from fairlead_common.wire.messages import StepCost
 
 NOW = 1000.0
@@ -60,12 +61,12 @@ def slow(seconds: float) -> dict[str, Buckets]:
     return {"ttft": Buckets.seconds([*counts, 0]), "recent_ttft": Buckets.seconds([*counts, 0])}
 
 
-def counted(*rates: float) -> Arrivals:
-    """What is believed after these requests, each number within a second."""
+def counted(*rates: float) -> DemandRecord:
+    """What is remembered after these requests, each number within a second."""
     arrivals = Arrivals()
     for rate in rates:
         arrivals = arrivals.counting(Count(rate, 1.0))
-    return arrivals
+    return DemandRecord(arrivals=arrivals)
 
 
 def decided(seen: Signals, spec: Autoscaling = SPEC, history: History = LONG_AGO) -> Recommendation:
@@ -153,7 +154,7 @@ def test_a_rise_counts_once_it_is_likely() -> None:
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
 
     def asked(*rates: float) -> int:
-        known = replace(LONG_AGO, arrivals=counted(*([1.0] * 60), *rates))
+        known = replace(LONG_AGO, demand=counted(*([1.0] * 60), *rates))
         return decided(working(1, running=8, cold_start_seconds=20.0), spec, known).replicas
 
     assert asked() == asked(3.0) == 1
@@ -165,7 +166,7 @@ def test_the_longer_a_rate_has_lasted_the_less_chance_asks_for() -> None:
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
     queued = working(1, running=32, waiting=40, cold_start_seconds=5.0)
     for rates, seen in (((), queued), ((9.0,), working(1, running=32, cold_start_seconds=5.0))):
-        young, old = (replace(LONG_AGO, arrivals=counted(*([2.0] * each), *rates)) for each in (60, 1800))
+        young, old = (replace(LONG_AGO, demand=counted(*([2.0] * each), *rates)) for each in (60, 1800))
         assert decided(seen, spec, young).replicas > decided(seen, spec, old).replicas == 1
 
 
@@ -173,13 +174,14 @@ def test_a_growth_finds_its_replicas_a_start_ahead() -> None:
     """From 2 to 4 requests/s in two minutes: when a replica asked for now is ready, 4.7 come."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
     rates = [2.0 + k / 6.0 for k in range(13)]
-    known = replace(LONG_AGO, arrivals=counted(*(rate for rate in rates for _ in range(10))))
-    growing = replace(known, rates=tuple(Sample(NOW - 120.0 + 10.0 * k, rate) for k, rate in enumerate(rates)))
+    known = replace(LONG_AGO, demand=counted(*(rate for rate in rates for _ in range(10))))
+    sampled = tuple(Sample(NOW - 120.0 + 10.0 * k, rate) for k, rate in enumerate(rates))
+    growing = replace(known, demand=replace(known.demand, rates=sampled))
     seen = working(1, cold_start_seconds=30.0)
     assert decided(seen, spec, growing).replicas == 2
-    level = replace(LONG_AGO, arrivals=counted(*([3.5] * 130)))
-    rates_of_it = tuple(replace(each, per_second=3.5) for each in growing.rates)
-    assert decided(seen, spec, replace(level, rates=rates_of_it)).replicas == 1
+    level = replace(LONG_AGO, demand=counted(*([3.5] * 130)))
+    rates_of_it = tuple(replace(each, per_second=3.5) for each in growing.demand.rates)
+    assert decided(seen, spec, replace(level, demand=replace(level.demand, rates=rates_of_it))).replicas == 1
 
 
 @pytest.mark.parametrize("seconds", [1.85, 2.1])
@@ -485,7 +487,7 @@ def test_the_sentence_names_the_predicted_time_the_target_and_the_rate() -> None
 def test_a_queue_that_stays_though_it_should_have_gone_asks_for_a_replica() -> None:
     """As of clients that ask again once they are answered, on engines that are slower than they say."""
     queued = working(1, 1.0, running=32, waiting=9, cold_start_seconds=5.0)
-    history, replicas = replace(LONG_AGO, arrivals=counted(*([1.0] * 600))), []
+    history, replicas = replace(LONG_AGO, demand=counted(*([1.0] * 600))), []
     for second in range(90):
         seen = replace(queued, time=NOW + second)
         result = decided(seen, SPEC, history)

@@ -8,9 +8,9 @@ import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
 from fairlead.api.signals_message import SECONDS_BOUNDS
-from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.tpot import expected_pace, out_of_reach, slow_tokens
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.signals import Capacity, Demand, Signals
 from fairlead.simulator.scaled_fleet import ScaledFleet, Workload
 from fairlead_common.wire.messages import StepCost
 

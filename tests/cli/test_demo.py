@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_view import FleetView, fleet_view
 from fairlead.cli.options import UsageError
 from fairlead.client.load_generator import LoadSample
 from fairlead.client.openai import ChatAnswer, RequestFailed
 from fairlead.client.report import report
 from fairlead.client.workload import WorkloadKind, conversations
+from fairlead.demand.buckets import Buckets
 from fairlead_local.demo import story
 from fairlead_local.demo.load_plan import ANSWER_TOKENS, AdjustableLoad, Crowd
 from fairlead_local.demo.recorder import FleetRecorder, Moment, replicas_over_time, shifted, stretches

@@ -13,12 +13,12 @@ import pytest
 from fairlead.api.admission_policy import AdmissionPolicy
 from fairlead.api.llmdeployment import LLMDeployment, broken_rules
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds
-from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.controller import autoscale
 from fairlead.controller.autoscale import PAUSE_SECONDS, REPORT_SECONDS, Autoscaler
 from fairlead.controller.events import Announcement
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics
+from fairlead.demand.readings import GatewayWindow, Readings
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
 from fairlead.manifests.children import children

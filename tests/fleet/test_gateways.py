@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.signals import Demand
+from fairlead.demand.signals import Demand
 from fairlead.fleet.gateways import GatewayFollower, Hanging
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS

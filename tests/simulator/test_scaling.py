@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.signals import Capacity, Demand, Signals
 from fairlead.simulator.scaled_fleet import RecordedRequest
 from fairlead.simulator.scaling.estimate import compare, estimate, student_t
 from fairlead.simulator.scaling.loads import DEMO, GPU, SMALL, Trace, step

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, no_seconds
-from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead.demand.readings import GatewayWindow, Readings
 from fairlead_common.wire.messages import StepCost
 
 MODEL = "default/dinghy"

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.scaling_policy import LONGEST_DEMAND_WINDOW, scale_to_zero_after, targets_of
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_tokens
-from fairlead.autoscaler.arrivals import Arrivals, Count
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, scale_to_zero_after, targets_of
 from fairlead.autoscaler.prediction import slot_seconds
-from fairlead.autoscaler.readings import GatewayWindow, Readings
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.want import want
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.workload import Conversation
+from fairlead.demand.arrivals import Arrivals, Count
+from fairlead.demand.readings import GatewayWindow, Readings
+from fairlead.demand.record import DemandRecord
+from fairlead.demand.signals import Capacity, Demand, Signals
 from fairlead.routing.predictor import step_seconds
 from fairlead_common.wire.messages import StepCost
 
@@ -116,7 +117,7 @@ def wanted(crowd: Crowd, speed: Speed, spec: Autoscaling, *, ready: int) -> int:
         arrivals, before = arrivals.counting(Count(number - before, 1.0)), number
     demand = Readings(minute, (window,), 0).demand(_MODEL)
     signals = Signals(time=minute, desired=ready, ready=ready, starting=0, draining=0, demand=demand)
-    history = History(since=0.0, arrivals=arrivals, counted=demand.counted)
+    history = History(since=0.0, demand=DemandRecord(arrivals=arrivals, counted=demand.counted))
     return want(history.complete(signals), spec, history).replicas
 
 

@@ -17,7 +17,6 @@ from rich.console import Console
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_view import ModelView, ReplicaStage
 from fairlead.cli.report_table import short
 from fairlead.cli.top import GATEWAY_SELECTOR, FleetWatch
@@ -25,6 +24,7 @@ from fairlead.client.load_generator import LoadGenerator, LoadSample
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import percentile, report
 from fairlead.client.workload import WorkloadKind, WorkloadShape, conversations
+from fairlead.demand.buckets import Buckets
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.report_table import percentiles, share
 from fairlead.client.report import Report
+from fairlead.demand.buckets import Buckets
 from fairlead_local.demo.recorder import Moment, replicas_over_time
 
 

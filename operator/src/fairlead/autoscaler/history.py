@@ -1,14 +1,10 @@
 """History: the earlier ticks, as far as later decisions need them. Plain memory; `recommend` judges."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fairlead.api.llmdeployment import Autoscaling, ScalingTargets
-from fairlead.autoscaler.arrivals import Arrivals, Count
-from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.policy import (
+from fairlead.api.scaling_policy import (
     LONGEST_DEMAND_WINDOW,
     SHORTEST_DEMAND_WINDOW,
     demand_window,
@@ -17,8 +13,10 @@ from fairlead.autoscaler.policy import (
     targets_of,
 )
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
-from fairlead.autoscaler.trend import LONGEST_SECONDS, SAMPLE_SECONDS, Sample, back, grown
+from fairlead.demand.arrivals import Count
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.record import DemandRecord
+from fairlead.demand.signals import Capacity, Signals
 
 LATE_STARTS = 2.0
 """A replica that is not ready after this many starts is no longer expected."""
@@ -29,37 +27,9 @@ REGRET_WINDOWS, REGRET_GROWTH, MOST_REGRET_SECONDS = 2.0, 4.0, 3600.0
 longer. Each further mistake, at most an hour after the last is over, counts so many times as long, within the last of
 these."""
 
-YOUNG_SECONDS, OLD_SECONDS, UNLIKE = 300.0, 1800.0, 3.0
-"""Averages per request are those of the last minute until they are so old, then of ever longer times, at most so long;
-unless those of the last minute differ by more than so many standard deviations."""
-
+OLD_SECONDS = 1800.0
+"""Lateness is told over the last of these."""
 NONE_LATE = Count(0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Averages:
-    """Of a request. Over longer times than a minute chance changes no decision."""
-
-    since: float
-    uncached_tokens_per_request: float
-    prompt_tokens_per_request: float
-    output_tokens_per_request: float
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """By the names of Demand."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "since"}
-
-    def with_minute(self, demand: Demand, now: float, seconds: float) -> "Averages":
-        """With the averages of the last minute, so many seconds after the last time."""
-        seen = {name: getattr(demand, name) for name in self.values}
-        chance = UNLIKE / math.sqrt(max(1, demand.uncached_per_request.total))
-        if any(abs(seen[name] - known) > chance * known for name, known in self.values.items()):
-            return Averages(now, **seen)
-        weight = min(1.0, seconds / max(1.0, min(now - self.since - YOUNG_SECONDS, OLD_SECONDS)))
-        return Averages(
-            self.since, **{name: known + weight * (seen[name] - known) for name, known in self.values.items()}
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +63,7 @@ class History:
     """When the first tick was. Before that nothing is known."""
     wants: tuple[Want, ...] = ()
     """Oldest first."""
-    capacity: Capacity | None = None
-    """The last known capacity of a replica, for a fleet at zero or with late loads."""
+    demand: DemandRecord = field(default_factory=DemandRecord)
     last: Signals | None = None
     """Those of the last tick."""
     settled_at: float | None = None
@@ -105,17 +74,9 @@ class History:
     """When a request last came, waited or ran; None = none has since the first tick."""
     queue_at: float | None = None
     """When a request last waited; None = none has since the first tick."""
-    arrivals: Arrivals | None = None
-    """What is believed of the rate of requests; None = nothing has been counted yet."""
-    counted: Mapping[str, Count] = field(default_factory=dict)
-    """`Demand.counted` of the last complete tick."""
-    work: Averages | None = None
-    """None = nothing is known yet."""
     late: Count = NONE_LATE
     """Seconds for which first tokens were late, each weighted with the share of them, and seconds seen in all; of the
     present replicas since they had time to work off the queue they found. The newer ones weigh more."""
-    rates: tuple[Sample, ...] = ()
-    """The arrivals of the last minutes, oldest first."""
     asks: tuple[Want, ...] = ()
     """When more replicas were asked for, and how many in all; until they are ready, oldest first."""
     asked: Mark | None = None
@@ -126,45 +87,14 @@ class History:
     """The last number that proved too few soon after a scale-down."""
 
     def complete(self, signals: Signals) -> Signals:
-        """The signals with the rates to decide by, averages over longer times, the last known capacity where no load
-        tells, and when the replicas on their way are expected."""
-        demand, ahead = signals.demand, signals.start_seconds
-        known = demand.capacity or self.capacity
-        if known is not None and known.step_cost is None and self.capacity is not None:
-            known = replace(known, step_cost=self.capacity.step_cost)
+        """The signals as `DemandRecord.complete` makes them, and when the replicas on their way are expected."""
+        ahead = signals.start_seconds
         asks = (ask for ask in self.asks if ask.desired <= signals.desired)
         coming = tuple((max(0.0, ask.time + ahead - signals.time), ask.desired) for ask in asks)
-        work = self._work(signals)
-        demand = replace(demand, capacity=known, **({} if work is None else work.values))
-        arrivals = self._arrivals(signals)
-        if arrivals is None:
-            return replace(signals, demand=demand, coming=coming)
-        steady, rate, high = arrivals.steady_seconds, arrivals.likely, arrivals.high
-        if steady <= 2.0 * back(ahead) and (rates := self._rates(signals)):
-            sure, perhaps = grown(rates, ahead)
-            rate, high = max(rate, sure), max(high, perhaps)
-        demand = replace(demand, arrivals_per_second=rate, arrivals_per_second_high=max(rate, high))
-        return replace(signals, demand=demand, coming=coming, steady_seconds=steady)
+        return replace(self.demand.complete(signals, self._since_last(signals)), coming=coming)
 
-    def _arrivals(self, signals: Signals) -> Arrivals | None:
-        """With the requests since the last complete tick."""
-        count = self._count(signals)
-        return self.arrivals if count is None else (self.arrivals or Arrivals()).counting(count)
-
-    def _count(self, signals: Signals) -> Count | None:
-        """Over the gateways that were there at the last complete tick or have been started since; None where no time
-        has passed for them, or not every gateway tells: the requests come with the next tick that is complete."""
-        if not signals.is_complete:
-            return None
-        passed = signals.time - (self.since if self.last is None else self.last.time) + 1.0
-        seconds, number = [], 0.0
-        for name, now in signals.demand.counted.items():
-            then = self.counted.get(name, Count(0.0, 0.0))
-            if name in self.counted or now.seconds <= passed:
-                number += max(0.0, now.number - then.number)
-                seconds.append(now.seconds - then.seconds)
-        longest = max(seconds, default=0.0)
-        return Count(number, longest) if longest > 0.0 else None
+    def _since_last(self, signals: Signals) -> float:
+        return signals.time - (self.since if self.last is None else self.last.time)
 
     def _late(self, signals: Signals, targets: ScalingTargets) -> Count:
         """More waiting requests than `queueDepth` count as late altogether."""
@@ -178,18 +108,9 @@ class History:
         kept = math.exp(-seconds / OLD_SECONDS)
         return Count(kept * self.late.number + share * seconds, kept * self.late.seconds + seconds)
 
-    def _work(self, signals: Signals) -> Averages | None:
-        demand = signals.demand
-        if self.work is None:
-            if not demand.uncached_per_request.total:
-                return None
-            names = (name for name in Averages.__slots__ if name != "since")
-            return Averages(signals.time, *(getattr(demand, name) for name in names))
-        return self.work.with_minute(demand, signals.time, signals.time - (self.last or signals).time)
-
     def begun_with(self, capacity: Capacity | None) -> "History":
         """A history with the capacity of a measured profile, used until the first load arrives."""
-        return self if capacity is None or self.capacity is not None else replace(self, capacity=capacity)
+        return replace(self, demand=self.demand.begun_with(capacity))
 
     def covers(self, now: float, window: float) -> bool:
         """Whether the last `window` seconds were seen in full."""
@@ -247,13 +168,9 @@ class History:
         return replace(
             self,
             wants=(*self._within(now, longest), Want(now, recommendation.wanted, signals.desired)),
-            capacity=seen.demand.capacity,
+            demand=self.demand.remember(signals, self._since_last(signals)),
             queue_at=now if demand.waiting else self.queue_at,
-            arrivals=self._arrivals(signals),
-            counted=demand.counted if signals.is_complete else self.counted,
-            work=self._work(signals),
             late=self._late(signals, targets_of(spec)),
-            rates=self._rates(signals),
             asks=self._asks(recommendation, signals),
             last=signals,
             settled_at=now if changed else self.settled_at,
@@ -268,14 +185,6 @@ class History:
 
     def _within(self, now: float, window: float) -> tuple[Want, ...]:
         return tuple(want for want in self.wants if now - want.time <= window)
-
-    def _rates(self, signals: Signals) -> tuple[Sample, ...]:
-        """With the rate of now, where the last one is old enough and every gateway tells."""
-        now = signals.time
-        kept = tuple(each for each in self.rates if now - each.time <= LONGEST_SECONDS)
-        if not signals.is_complete or now - (kept[-1].time if kept else self.since) < SAMPLE_SECONDS:
-            return kept
-        return (*kept, Sample(now, signals.demand.num_recent_arrivals / SHORTEST_DEMAND_WINDOW))
 
     def _asks(self, recommendation: Recommendation, signals: Signals) -> tuple[Want, ...]:
         now, number = signals.time, recommendation.replicas

@@ -27,9 +27,9 @@ of the uncached tokens of a request at the percentile. All results fall with n a
 import math
 from dataclasses import dataclass
 
-from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.autoscaler.waiting import after, share_waiting
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.signals import Capacity, Demand, Signals
 from fairlead.routing import predictor, waits
 from fairlead_common.wire.messages import StepCost
 

@@ -5,12 +5,11 @@ Called by the operator's tick. Deterministic: reads no clock and keeps no state.
 
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.quantities import format_duration
-from fairlead.autoscaler.gpu_sharing import Grant
+from fairlead.api.scaling_policy import bound_in_words, fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import bound_in_words, fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.recommendation import Draft, Recommendation, are, counted, seconds_in_words
-from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.want import want
+from fairlead.demand.signals import Signals
 
 DEFAULT_MAX_STEP, BLIND_MAX_STEP = 30, 4
 """Replicas added at once without a step in the spec: as many as there were, or this number if larger. The second where
@@ -31,12 +30,12 @@ def decide(signals: Signals, spec: Autoscaling, history: History) -> Draft:
     return limit(draft, seen, spec, history)  # not too many at once; minReplicas and maxReplicas
 
 
-def granted(draft: Draft, grant: Grant, signals: Signals, spec: Autoscaling, history: History) -> Draft:
-    """Within the GPUs of the budgets. Replicas that others are to have go in the steps of `scaleDown`, one after the
-    other has drained, but without waiting for a surplus."""
-    if grant.replicas >= draft.replicas:
+def granted(draft: Draft, most: int, because: str, signals: Signals, spec: Autoscaling, history: History) -> Draft:
+    """At most so many replicas, for the GPUs of the budgets. Replicas that others are to have go in the steps of
+    `scaleDown`, one after the other has drained, but without waiting for a surplus."""
+    if most >= draft.replicas:
         return draft
-    draft = draft.but(grant.replicas, grant.because)
+    draft = draft.but(most, because)
     if draft.replicas < signals.desired and signals.draining:
         return draft.but(signals.desired, f"{are(signals.draining)} still draining")
     return _paced(draft, signals, spec, history)

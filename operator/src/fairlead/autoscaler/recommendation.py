@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from fairlead.autoscaler.signals import Signals
+from fairlead.demand.signals import Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

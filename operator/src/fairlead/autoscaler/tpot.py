@@ -19,7 +19,7 @@ from statistics import NormalDist
 from fairlead.api.llmdeployment import ScalingTargets
 from fairlead.autoscaler.prediction import lasting_percentile, num_sequences, prefill_seconds_per_request
 from fairlead.autoscaler.recommendation import rounded, seconds_in_words
-from fairlead.autoscaler.signals import Demand, Signals
+from fairlead.demand.signals import Demand, Signals
 from fairlead.routing.predictor import step_seconds
 from fairlead_common.wire.messages import StepCost
 

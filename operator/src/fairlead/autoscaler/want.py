@@ -12,8 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from fairlead.api.llmdeployment import Autoscaling, ScalingTargets
-from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import (
+from fairlead.api.scaling_policy import (
     LONGEST_DEMAND_WINDOW,
     SHORTEST_DEMAND_WINDOW,
     bound_in_words,
@@ -22,6 +21,7 @@ from fairlead.autoscaler.policy import (
     scale_to_zero_after,
     targets_of,
 )
+from fairlead.autoscaler.history import History
 from fairlead.autoscaler.prediction import (
     forecast,
     has_cache,
@@ -33,8 +33,8 @@ from fairlead.autoscaler.prediction import (
     step_seconds,
 )
 from fairlead.autoscaler.recommendation import Draft, counted, per_second, rounded, seconds_in_words
-from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.tpot import expected_pace, out_of_reach, slow_tokens
+from fairlead.demand.signals import Signals
 
 SHORTEST_WINDOW, STARTS, STARTS_FROM_ZERO, LONGEST_WINDOW = 60.0, 1.5, 30.0, 1800.0
 """The window, in seconds or starts of a replica, and as long as the rate has been steady otherwise. Before the first

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from fairlead.api.conditions import ConditionType, Reason, find_condition, wrong_condition
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, newest_loads
 from fairlead.cli.report_table import NOTHING, share, short
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.readings import STALE_SECONDS, GatewayWindow, Readings, newest_loads
 from fairlead.fleet.pods import ReplicaPods, is_stuck, owner_of, replicas_of
 from fairlead.kube.client import JsonObject
 from fairlead.kube.watch import Key, key_of

@@ -14,9 +14,9 @@ import yaml
 from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
 from fairlead.api.quantities import format_duration
 from fairlead.api.schema import InvalidValue, UnknownField, api_fields, decode
-from fairlead.autoscaler.signals import Capacity
 from fairlead.cli.check_command import read_deployments
 from fairlead.cli.options import UsageError
+from fairlead.demand.signals import Capacity
 from fairlead.simulator.scaling.loads import GPU, Machine, Trace, named
 from fairlead.simulator.scaling.policies import KNOWING, OURS, POLICIES
 from fairlead.simulator.scaling.recording import Recording, RecordingError, Section, read_recording, stairs

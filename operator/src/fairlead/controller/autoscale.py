@@ -22,14 +22,11 @@ from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, 
 from fairlead.api.model_cache import ModelCache
 from fairlead.api.names import SCALING_HISTORY_LENGTH
 from fairlead.api.quantities import parse_duration
-from fairlead.autoscaler.gpu_sharing import Claim, Grant, lateness, share
+from fairlead.api.scaling_policy import fewest_replicas, targets_of
+from fairlead.api.scaling_schedules import bounds_at
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import fewest_replicas, targets_of
-from fairlead.autoscaler.readings import Readings
 from fairlead.autoscaler.recommend import decide, granted
 from fairlead.autoscaler.recommendation import Draft, Recommendation
-from fairlead.autoscaler.schedules import bounds_at
-from fairlead.autoscaler.signals import Capacity, Signals
 from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.operator_metrics import OperatorMetrics
@@ -37,6 +34,9 @@ from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.pod_starts import download_seconds, start_seconds
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
+from fairlead.demand.readings import Readings
+from fairlead.demand.signals import Capacity, Signals
+from fairlead.fit.gpu_sharing import Claim, Grant, lateness, share
 from fairlead.fit.replica_memory import num_gpus, replica_gpus, replica_profile_name
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import ReplicaPods
@@ -221,7 +221,7 @@ class Autoscaler:
     def look(self, target: ScaleTarget, readings: Readings) -> Look:
         """One look at one LLMDeployment."""
         memory = self.memory(target)
-        if memory.history.capacity is None:
+        if memory.history.demand.capacity is None:
             memory.history = memory.history.begun_with(measured_capacity(target))
         signals = self.signals(target, readings)  # what is asked, how it is borne, by what
         return Look(target, signals, decide(signals, target.autoscaling, memory.history))  # pure; stabilised, limited
@@ -276,7 +276,7 @@ class Autoscaler:
         target, signals, memory = look.target, look.signals, self.memory(look.target)
         draft = look.draft
         if grant is not None:
-            draft = granted(draft, grant, signals, target.autoscaling, memory.history)
+            draft = granted(draft, grant.replicas, grant.because, signals, target.autoscaling, memory.history)
         recommendation = draft.explained(signals)
         memory.history = memory.history.remember(recommendation, signals, target.autoscaling)
         self.metrics.recommended(target.name, desired=recommendation.replicas, wanted=recommendation.wanted)

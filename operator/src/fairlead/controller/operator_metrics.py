@@ -25,8 +25,8 @@ from prometheus_client.registry import Collector
 
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, ScalingMode
 from fairlead.api.quantities import parse_duration
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_of
-from fairlead.autoscaler.schedules import bounds_at
+from fairlead.api.scaling_policy import fewest_replicas, most_replicas, targets_of
+from fairlead.api.scaling_schedules import bounds_at
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.pod_starts import StartStage

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.autoscaler.recommendation import Recommendation, rounded, seconds_in_words
-from fairlead.autoscaler.signals import Demand, Signals
+from fairlead.demand.signals import Demand, Signals
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS
 

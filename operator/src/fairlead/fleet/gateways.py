@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api.signals_message import PATH_SIGNALS, SignalsLine
-from fairlead.autoscaler.readings import GatewayWindow, HeardLoad, Readings, newest_loads
+from fairlead.demand.readings import GatewayWindow, HeardLoad, Readings, newest_loads
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.backoff import Backoff
 from fairlead.kube.client import JsonObject, KubeClient

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fairlead.autoscaler.buckets import Buckets
+from fairlead.demand.buckets import Buckets
 from fairlead.fleet.directory import ScalingChange
 from fairlead.gateway.dispatch.admission import ModelPool
 from fairlead.gateway.dispatch.pools import Pools

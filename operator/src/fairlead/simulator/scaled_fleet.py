@@ -17,13 +17,13 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.scaling_schedules import bounds_at
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, count_tokens
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.schedules import bounds_at
-from fairlead.autoscaler.signals import Signals
+from fairlead.demand.readings import GatewayWindow, Readings
+from fairlead.demand.signals import Signals
 from fairlead.routing.replica import Limits
 from fairlead.simulator.engine_model import EngineModel, ModelSequence, StepOutcome
 from fairlead.simulator.virtual_time import TimedEngine, VirtualTime

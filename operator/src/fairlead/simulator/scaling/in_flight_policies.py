@@ -7,7 +7,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-from fairlead.autoscaler.signals import Signals
+from fairlead.demand.signals import Signals
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ Each is a callable: signals of this second → the number of replicas, before bo
 import math
 from dataclasses import dataclass, field
 
-from fairlead.autoscaler.policy import SHORTEST_DEMAND_WINDOW
-from fairlead.autoscaler.signals import Demand, Signals
+from fairlead.api.scaling_policy import SHORTEST_DEMAND_WINDOW
+from fairlead.demand.signals import Demand, Signals
 from fairlead.simulator.scaling.in_flight_policies import in_flight, kept
 from fairlead.simulator.scaling.loads import Trace
 

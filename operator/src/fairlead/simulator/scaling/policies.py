@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.scaling_policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.signals import Signals
+from fairlead.demand.signals import Signals
 from fairlead.simulator.scaled_fleet import Decide
 from fairlead.simulator.scaling.in_flight_policies import HPA, KPA, KubeAI
 from fairlead.simulator.scaling.loads import Trace

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.signals import Signals
+from fairlead.demand.signals import Signals
 from fairlead.simulator.scaling.in_flight_policies import Windowed, in_flight, kept
 
 

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas
-from fairlead.autoscaler.schedules import bounds_at
+from fairlead.api.scaling_policy import fewest_replicas, most_replicas
+from fairlead.api.scaling_schedules import bounds_at
 from fairlead.simulator.scaled_fleet import Request, ScaledFleet
 from fairlead.simulator.scaling.loads import Trace
 from fairlead.simulator.scaling.policies import OURS, policy

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fairlead.api.llmdeployment import Autoscaling
-from fairlead.autoscaler.policy import targets_of
-from fairlead.autoscaler.signals import Signals
+from fairlead.api.scaling_policy import targets_of
+from fairlead.demand.signals import Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

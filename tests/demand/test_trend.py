@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fairlead.autoscaler.trend import MOST_GROWTH, Sample, back, expected, grown
+from fairlead.demand.trend import MOST_GROWTH, Sample, back, expected, grown
 
 
 def samples(*per_second: float) -> list[Sample]:

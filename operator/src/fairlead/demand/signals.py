@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.arrivals import Count
-from fairlead.autoscaler.buckets import Buckets
+from fairlead.demand.arrivals import Count
+from fairlead.demand.buckets import Buckets
 from fairlead_common.wire.messages import StepCost
 from fairlead_common.wire.profiles import EngineProfile
 

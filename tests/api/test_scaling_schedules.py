@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Autoscaling, ScalingSchedule, Weekday
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas
-from fairlead.autoscaler.schedules import applies, bounds_at
+from fairlead.api.scaling_policy import fewest_replicas, most_replicas
+from fairlead.api.scaling_schedules import applies, bounds_at
 
 OFFICE = {"time_zone": "Europe/Berlin", "days": tuple(Weekday)[:5], "start": "08:00", "end": "18:30"}
 NIGHT = {"time_zone": "Europe/Berlin", "days": (Weekday.FRIDAY,), "start": "22:00", "end": "06:00"}

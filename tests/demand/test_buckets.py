@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.signals_message import SECONDS_BOUNDS, count_seconds, no_seconds
-from fairlead.autoscaler.buckets import Buckets
+from fairlead.demand.buckets import Buckets
 
 BOUNDS = (0.1, 1.0, 10.0)
 

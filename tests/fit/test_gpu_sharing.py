@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.autoscaler.gpu_sharing import Claim, Grant, share
+from fairlead.fit.gpu_sharing import Claim, Grant, share
 
 checked = settings(deadline=None, max_examples=100)
 BUDGETS = {"a100s": 16, "team": 9}

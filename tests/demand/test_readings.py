@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, no_seconds, no_tokens
-from fairlead.autoscaler.arrivals import Count
-from fairlead.autoscaler.readings import ASSUMED_OUTPUT_TOKENS, STALE_SECONDS, GatewayWindow, Readings
-from fairlead.autoscaler.signals import Demand
+from fairlead.demand.arrivals import Count
+from fairlead.demand.readings import ASSUMED_OUTPUT_TOKENS, STALE_SECONDS, GatewayWindow, Readings
+from fairlead.demand.signals import Demand
 from fairlead_common.wire.messages import StepCost
 
 MODEL = "default/dinghy"

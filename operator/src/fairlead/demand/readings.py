@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+from fairlead.api.scaling_policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine
-from fairlead.autoscaler.arrivals import Count
-from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
-from fairlead.autoscaler.signals import Capacity, Demand
+from fairlead.demand.arrivals import Count
+from fairlead.demand.buckets import Buckets
+from fairlead.demand.signals import Capacity, Demand
 from fairlead_common.wire.messages import LOAD_STALE_SECONDS
 
 STALE_SECONDS = 5.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.autoscaler.arrivals import CHANGE_SECONDS, SPREAD, Arrivals, Count, Regime
+from fairlead.demand.arrivals import CHANGE_SECONDS, SPREAD, Arrivals, Count, Regime
 
 
 def counted(*numbers: float, seconds: float = 1.0, known: Arrivals | None = None) -> Arrivals:

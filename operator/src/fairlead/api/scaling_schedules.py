@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from fairlead.api.llmdeployment import Autoscaling, ScalingSchedule, Weekday
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas
+from fairlead.api.scaling_policy import fewest_replicas, most_replicas
 
 DAYS = tuple(Weekday)
 
