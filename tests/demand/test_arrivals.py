@@ -139,3 +139,25 @@ def test_whatever_is_counted_probabilities_sum_up_and_rates_are_ordered(counts: 
         assert len(arrivals.regimes) <= 80
         assert 0.0 <= arrivals.likely <= arrivals.high + 1e-9
         assert math.isfinite(arrivals.high)
+
+
+def test_after_a_restless_load_a_silence_is_believed() -> None:
+    """Clients that come together, stop, and come again make changes likely and clumps large; four minutes without a
+    request leave hardly more than a request a minute."""
+    restless = [each for _ in range(12) for each in (6, 0, 0, 0, 2, 0, 0, 9, 0, 0, 0, 0, 1, 0, 0)]
+    known = counted(*restless)
+    assert known.high > 1.0
+    rates = [counted(*([0] * seconds), known=known).high for seconds in (0, 30, 60, 120, 240, 480)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[4] <= 0.1 and rates[5] == 0.0
+    assert counted(*([0] * 240), 1, known=known).high > rates[4], "the first request ends it"
+
+
+@pytest.mark.parametrize("rate", [2.0, 40.0])
+def test_looks_at_unequal_times_make_no_clumps(rate: float) -> None:
+    chance, arrivals = random.Random(3), Arrivals()
+    counts = iter(at_random(rate / 4.0, 8000, seed=4))  # each of a quarter of a second
+    for _ in range(900):
+        quarters = chance.choice([1, 1, 4, 8, 20])
+        arrivals = arrivals.counting(Count(sum(next(counts) for _ in range(quarters)), quarters / 4.0))
+    assert arrivals.clump < 1.3

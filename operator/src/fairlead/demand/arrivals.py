@@ -21,9 +21,12 @@ CHANGE_SECONDS = 30.0
 SPREAD = 0.5
 """Requests that a new regime begins with, in the seconds in which the rate before would bring as many (Jeffreys'
 prior, scaled)."""
-CLUMPS, CLUMPS_WEIGHT, CLUMPS_SECONDS = 1.5, 60.0, 600.0
+CLUMPS, CLUMPS_WEIGHT, CLUMPS_SECONDS = 1.0, 60.0, 600.0
 """Requests that come together on average, before the first count; the weight of this figure in requests; and the
 seconds over which newer counts replace older ones."""
+SILENCE = 3.0
+"""While no request comes, the rate is at most so many clumps in the seconds since the last one (the rule of three: with
+95 % confidence)."""
 _NEGLIGIBLE, _NEWEST, _MOST = 1e-6, 10, 64
 """Regimes below this probability are forgotten but for the newest; regimes kept at most."""
 LEAST_RATE = 0.05
@@ -85,27 +88,31 @@ class Arrivals:
     """Oldest first; their probabilities sum up to 1."""
     seconds: float = 0.0
     """Counted in all."""
-    last: float = 0.0
-    """The last count."""
-    squares: float = CLUMPS * CLUMPS_WEIGHT
-    sums: float = CLUMPS_WEIGHT
+    silent: float = 0.0
+    """Seconds counted since the last request."""
+    last: Count = Count(0.0, 0.0)
+    squares: float = 0.0
+    sums: float = 0.0
     """Squared differences of successive counts, and the sum of both counts, with a larger weight for newer counts.
-    Independent requests make both equal at any rate."""
+    Independent requests make both equal on average, at any rate."""
 
     @property
     def clump(self) -> float:
         """Requests that come together on average, at least 1; each count is divided by this number."""
-        return max(1.0, self.squares / self.sums)
+        return max(1.0, (CLUMPS * CLUMPS_WEIGHT + self.squares) / (CLUMPS_WEIGHT + self.sums))
 
     def counting(self, count: Count) -> Self:
         """With the requests of some more seconds, which must be more than 0."""
+        silent = 0.0 if count.number else self.silent + count.seconds
         if not self.regimes:
             begun = _regime(count.number / count.seconds, 1.0, 0.0)
             begun = replace(begun.counting(count, 1.0), age=count.seconds)
-            return replace(self, regimes=(begun,), seconds=count.seconds, last=count.number)
-        seconds, last = count.seconds, count.number
+            return replace(self, regimes=(begun,), seconds=count.seconds, silent=silent, last=count)
+        seconds, last, before = count.seconds, count, self.last
         kept = math.exp(-seconds / CLUMPS_SECONDS)
-        squares, sums = kept * self.squares + (last - self.last) ** 2, kept * self.sums + last + self.last
+        difference = last.number * before.seconds - before.number * seconds  # of counts over unequal times
+        squares = kept * self.squares + difference**2 / (seconds * before.seconds)
+        sums = kept * self.sums + last.number + before.number
         count = Count(count.number / self.clump, count.seconds / self.clump)
         known, fresh, changes = [], 0.0, 0.0
         for each in self.regimes:
@@ -116,7 +123,7 @@ class Arrivals:
         begun = _regime(self._mean, fresh, changes / fresh)
         known.append(begun.counting(count, fresh * begun.likelihood(count)))
         aged = tuple(replace(each, age=each.age + seconds) for each in _likeliest(known))
-        return type(self)(aged, self.seconds + seconds, last, squares, sums)
+        return type(self)(aged, self.seconds + seconds, silent, last, squares, sums)
 
     @property
     def _mean(self) -> float:
@@ -142,6 +149,8 @@ class Arrivals:
                 low = middle
             else:
                 high = middle
+        if self.silent:
+            low = min(low, SILENCE * self.clump / self.silent)
         return low if low >= LEAST_RATE else 0.0
 
     @property
