@@ -13,7 +13,7 @@ from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.prediction import (
     forecast,
     has_cache,
-    measured_ttft,
+    lasting_percentile,
     num_sequences,
     own_ttft,
     predicted_waiting,
@@ -134,10 +134,10 @@ def test_without_a_step_cost_nothing_is_predicted() -> None:
 
 def test_measured_is_what_lasts() -> None:
     slow, fast = times(*[2.0] * 20), times(*[0.01] * 20)
-    assert measured_ttft(replace(DEMAND, ttft=slow, recent_ttft=slow), 90) == pytest.approx(2.0, rel=0.25)
-    assert measured_ttft(replace(DEMAND, ttft=slow, recent_ttft=fast), 90) == pytest.approx(0.01, rel=0.25)
-    assert measured_ttft(replace(DEMAND, ttft=fast, recent_ttft=slow), 90) == pytest.approx(0.01, rel=0.25)
-    assert measured_ttft(replace(DEMAND, ttft=times(2.0), recent_ttft=times(2.0)), 90) is None  # one is chance
+    assert lasting_percentile(slow, slow, 90) == pytest.approx(2.0, rel=0.25)
+    assert lasting_percentile(slow, fast, 90) == pytest.approx(0.01, rel=0.25)
+    assert lasting_percentile(fast, slow, 90) == pytest.approx(0.01, rel=0.25)
+    assert lasting_percentile(times(2.0), times(2.0), 90) is None  # one is chance
 
 
 def test_running_requests_keep_the_slots_they_need() -> None:

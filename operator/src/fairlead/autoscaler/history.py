@@ -16,7 +16,7 @@ from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.demand.arrivals import Count
 from fairlead.demand.buckets import Buckets
 from fairlead.demand.record import DemandRecord
-from fairlead.demand.signals import Capacity, Signals
+from fairlead.demand.signals import Signals
 
 LATE_STARTS = 2.0
 """A replica that is not ready after this many starts is no longer expected."""
@@ -107,10 +107,6 @@ class History:
         seconds = signals.time - (self.last or signals).time
         kept = math.exp(-seconds / OLD_SECONDS)
         return Count(kept * self.late.number + share * seconds, kept * self.late.seconds + seconds)
-
-    def begun_with(self, capacity: Capacity | None) -> "History":
-        """A history with the capacity of a measured profile, used until the first load arrives."""
-        return replace(self, demand=self.demand.begun_with(capacity))
 
     def covers(self, now: float, window: float) -> bool:
         """Whether the last `window` seconds were seen in full."""

@@ -160,14 +160,8 @@ def has_cache(num_replicas: int, demand: Demand, capacity: Capacity) -> bool:
     return demand.kv_blocks_used <= MAX_KV_USE * capacity.kv_blocks * num_replicas
 
 
-def measured_ttft(demand: Demand, percentile: float) -> float | None:
-    """Seconds at the percentile, exceeded both over the last minute and in its last seconds; None = too few first
-    tokens."""
-    return lasting_percentile(demand.ttft, demand.recent_ttft, percentile)
-
-
 def lasting_percentile(minute: Buckets, recent: Buckets, percentile: float) -> float | None:
-    """Seconds at the percentile, exceeded in both; None = too few figures."""
+    """Seconds at the percentile, exceeded both over the last minute and in its last seconds; None = too few figures."""
     if minute.total < MIN_MEASURED:
         return None
     long, short = minute.percentile(percentile), recent.percentile(percentile)

@@ -3,11 +3,12 @@
 Called by the operator's tick. Deterministic: reads no clock and keeps no state.
 """
 
+from fairlead.api.figures import are, counted, seconds_in_words
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.api.quantities import format_duration
 from fairlead.api.scaling_policy import bound_in_words, fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.recommendation import Draft, Recommendation, are, counted, seconds_in_words
+from fairlead.autoscaler.recommendation import Draft, Recommendation
 from fairlead.autoscaler.want import want
 from fairlead.demand.signals import Signals
 
@@ -52,9 +53,8 @@ def stabilise(draft: Draft, signals: Signals, spec: Autoscaling, history: Histor
             return draft.but(least, f"for less than {format_duration(window)} so far")
     if draft.replicas >= current:
         return draft
-    window = (
-        scale_down_of(spec).stabilization_window if draft.replicas else 0.0
-    )  # being idle for scaleToZeroAfter says enough
+    # being idle for scaleToZeroAfter says enough
+    window = scale_down_of(spec).stabilization_window if draft.replicas else 0.0
     if why := obstacle(signals, history, window):
         return draft.but(current, why)
     most = min(current, history.most_wanted(signals.time, window)) if window else draft.replicas

@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from fairlead.api.figures import rounded, seconds_in_words
 from fairlead.api.llmdeployment import ScalingTargets
 from fairlead.autoscaler.prediction import lasting_percentile, num_sequences, prefill_seconds_per_request
-from fairlead.autoscaler.recommendation import rounded, seconds_in_words
 from fairlead.demand.signals import Demand, Signals
 from fairlead.routing.predictor import step_seconds
 from fairlead_common.wire.messages import StepCost
@@ -80,7 +80,9 @@ def slow_tokens(num_replicas: int, signals: Signals, targets: ScalingTargets, to
     replicas (a negative `tolerance`) must beat the target by a share of what replicas can change: the time above the
     floor."""
     target = targets.time_per_output_token
-    seen = signals if tolerance < 0.0 else _in_the_long_run(signals)
+    seen = signals
+    if tolerance >= 0.0:  # in the long run: while replicas work off a queue, all of their slots are taken
+        seen = replace(signals, demand=replace(signals.demand, lasting_running=0.0))
     pace = None if target is None else expected_pace(num_replicas, seen, targets.percentile)
     if target is None or pace is None or out_of_reach(signals, targets, is_sure=tolerance < 0.0):
         return ""
@@ -105,11 +107,6 @@ def out_of_reach(signals: Signals, targets: ScalingTargets, *, is_sure: bool = F
         f"no number of replicas meets timePerOutputToken {seconds_in_words(target)}: "
         f"a single sequence takes {seconds_in_words(pace.floor)} per token"
     )
-
-
-def _in_the_long_run(signals: Signals) -> Signals:
-    """Without what runs now: while replicas work off a queue, all of their slots are taken."""
-    return replace(signals, demand=replace(signals.demand, lasting_running=0.0))
 
 
 def _decode(sequences: float, demand: Demand, cost: StepCost) -> float:

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
+from fairlead.api.figures import counted, per_second, rounded, seconds_in_words
 from fairlead.api.llmdeployment import Autoscaling, ScalingTargets
 from fairlead.api.scaling_policy import (
     LONGEST_DEMAND_WINDOW,
@@ -21,22 +22,13 @@ from fairlead.api.scaling_policy import (
     scale_to_zero_after,
     targets_of,
 )
+from fairlead.autoscaler import prediction
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.prediction import (
-    forecast,
-    has_cache,
-    measured_ttft,
-    own_ttft,
-    predicted_waiting,
-    recent_ttft,
-    slot_rate,
-    step_seconds,
-)
-from fairlead.autoscaler.recommendation import Draft, counted, per_second, rounded, seconds_in_words
+from fairlead.autoscaler.recommendation import Draft
 from fairlead.autoscaler.tpot import expected_pace, out_of_reach, slow_tokens
 from fairlead.demand.signals import Signals
 
-SHORTEST_WINDOW, STARTS, STARTS_FROM_ZERO, LONGEST_WINDOW = 60.0, 1.5, 30.0, 1800.0
+SHORTEST_WINDOW, STARTS, STARTS_FROM_ZERO, LONGEST_WINDOW = 60.0, 1.0, 30.0, 1800.0
 """The window, in seconds or starts of a replica, and as long as the rate has been steady otherwise. Before the first
 replica is ready more is accepted: what waits is late in any case."""
 MARGIN = 0.8
@@ -100,7 +92,7 @@ def _draft(
     if not (demand.waiting or demand.running or demand.arrivals_per_second_high):
         parts = ["no requests lately"]
     if targets.time_to_first_token is not None:
-        own = own_ttft(1, signals, targets.percentile)
+        own = prediction.own_ttft(1, signals, targets.percentile)
         times = [each for each in (own, measured) if each is not None]
         if times and math.isfinite(max(times)):
             target = seconds_in_words(targets.time_to_first_token)
@@ -135,8 +127,8 @@ def _measured(signals: Signals, spec: Autoscaling, history: History) -> float | 
     if is_known and queue_at is not None and signals.time - queue_at <= SHORTEST_DEMAND_WINDOW:
         return None
     if history.settled_seconds(signals) >= LONGEST_DEMAND_WINDOW:
-        return measured_ttft(demand, percentile)
-    since, lately = history.borne_seconds(signals), recent_ttft(demand, percentile)
+        return prediction.lasting_percentile(demand.ttft, demand.recent_ttft, percentile)
+    since, lately = history.borne_seconds(signals), prediction.recent_ttft(demand, percentile)
     return None if lately is None or since <= 0.0 else min(lately, since)
 
 
@@ -204,7 +196,7 @@ def _late(
     num_replicas: int, signals: Signals, targets: ScalingTargets, tolerance: float, part: float, *, soon: bool
 ) -> str:
     """Whether too many requests would wait for a slot for too long, where it is known how fast slots come free."""
-    own, per_replica = own_ttft(num_replicas, signals, targets.percentile), slot_rate(signals)
+    own, per_replica = prediction.own_ttft(num_replicas, signals, targets.percentile), prediction.slot_rate(signals)
     if own is None or per_replica is None:
         return ""
     target, depth = targets.time_to_first_token, targets.queue_depth
@@ -215,9 +207,11 @@ def _late(
         if patience < 0.0:
             late = f"would have first tokens at p{targets.percentile} in {seconds_in_words(own)} ({limit}) at {rate}"
             return f"{late}: prompts take so long to compute"
-    window, ahead = _window(signals), 0.0 if soon else signals.start_seconds
+    starts = (STARTS if signals.ready else STARTS_FROM_ZERO) * signals.start_seconds
+    window = max(SHORTEST_WINDOW, starts, min(LONGEST_WINDOW, signals.steady_seconds))
+    ahead = 0.0 if soon else signals.start_seconds
     most = math.inf if depth is None else depth * (1.0 + tolerance)
-    seen = forecast(num_replicas, signals, patience=patience, depth=most, window=window, ahead=ahead)
+    seen = prediction.forecast(num_replicas, signals, patience=patience, depth=most, window=window, ahead=ahead)
     allowed = part * (1.0 - targets.percentile / 100.0)
     if seen.late <= allowed:
         return ""
@@ -234,17 +228,11 @@ def _late(
     )
 
 
-def _window(signals: Signals) -> float:
-    """Seconds in which the target is to be met."""
-    starts = STARTS if signals.ready else STARTS_FROM_ZERO
-    return max(SHORTEST_WINDOW, starts * signals.start_seconds, min(LONGEST_WINDOW, signals.steady_seconds))
-
-
 def _waiting(num_replicas: int, signals: Signals, targets: ScalingTargets) -> str:
     """Whether too many wait, where it is not known how fast slots come free."""
-    if targets.queue_depth is None or slot_rate(signals) is not None:
+    if targets.queue_depth is None or prediction.slot_rate(signals) is not None:
         return ""
-    waiting = predicted_waiting(num_replicas, signals)
+    waiting = prediction.predicted_waiting(num_replicas, signals)
     if waiting <= targets.queue_depth * num_replicas:
         return ""
     return f"would leave {counted(math.ceil(waiting), 'request')} waiting (queueDepth {targets.queue_depth})"
@@ -259,7 +247,7 @@ def _slow(
     if target is None or measured is None or not signals.ready:
         return ""
     share = signals.ready / num_replicas
-    expected = measured * (share if slot_rate(signals) is None else min(1.0, share))
+    expected = measured * (share if prediction.slot_rate(signals) is None else min(1.0, share))
     if expected <= target * (1.0 + tolerance):
         return ""
     return (
@@ -273,9 +261,9 @@ def overload(num_replicas: int, signals: Signals) -> str:
     demand, capacity = signals.demand, signals.demand.capacity
     if capacity is None:
         return ""
-    if capacity.step_cost and math.isinf(step_seconds(num_replicas, demand, capacity.step_cost)):
+    if capacity.step_cost and math.isinf(prediction.step_seconds(num_replicas, demand, capacity.step_cost)):
         return f"could not keep up with {per_second(demand.arrivals_per_second)}"
-    if not has_cache(num_replicas, demand, capacity):
+    if not prediction.has_cache(num_replicas, demand, capacity):
         use = demand.kv_blocks_used / (capacity.kv_blocks * num_replicas) if capacity.kv_blocks else 1.0
         return f"would have their caches {rounded(100.0 * use):g} % full"
     return ""

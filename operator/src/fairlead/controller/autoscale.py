@@ -222,7 +222,8 @@ class Autoscaler:
         """One look at one LLMDeployment."""
         memory = self.memory(target)
         if memory.history.demand.capacity is None:
-            memory.history = memory.history.begun_with(measured_capacity(target))
+            begun = memory.history.demand.begun_with(measured_capacity(target))
+            memory.history = replace(memory.history, demand=begun)
         signals = self.signals(target, readings)  # what is asked, how it is borne, by what
         return Look(target, signals, decide(signals, target.autoscaling, memory.history))  # pure; stabilised, limited
 

@@ -11,7 +11,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fairlead.api import names
-from fairlead.autoscaler.recommendation import Recommendation, rounded, seconds_in_words
+from fairlead.api.figures import rounded, seconds_in_words
+from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.demand.signals import Demand, Signals
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS

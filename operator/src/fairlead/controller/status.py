@@ -9,9 +9,9 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find_condition, merge_conditions
+from fairlead.api.figures import counted, seconds_in_words
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.api.scaling_policy import fewest_replicas, most_replicas
-from fairlead.autoscaler.recommendation import counted, seconds_in_words
 from fairlead.controller.adapter_loader import AdapterState
 from fairlead.controller.desired import Desired, ModelFit, Problem
 from fairlead.controller.observe import Observed
