@@ -91,10 +91,10 @@ class History:
         ahead = signals.start_seconds
         asks = (ask for ask in self.asks if ask.desired <= signals.desired)
         coming = tuple((max(0.0, ask.time + ahead - signals.time), ask.desired) for ask in asks)
-        return replace(self.demand.complete(signals, self._since_last(signals)), coming=coming)
+        return replace(self._demand(signals).complete(signals), coming=coming)
 
-    def _since_last(self, signals: Signals) -> float:
-        return signals.time - (self.since if self.last is None else self.last.time)
+    def _demand(self, signals: Signals) -> DemandRecord:
+        return self.demand.remember(signals, signals.time - (self.since if self.last is None else self.last.time))
 
     def _late(self, signals: Signals, targets: ScalingTargets) -> Count:
         """More waiting requests than `queueDepth` count as late altogether."""
@@ -159,12 +159,13 @@ class History:
         up, down = scale_up_of(spec), scale_down_of(spec)
         longest = max(up.stabilization_window, up.period, down.stabilization_window, down.period)
         now, demand, last = signals.time, signals.demand, self.last or signals
-        changed, seen = _replicas(last) != _replicas(signals), self.complete(signals)
+        changed, record = _replicas(last) != _replicas(signals), self._demand(signals)
+        seen = record.complete(signals)
         grown_at = now if signals.ready > last.ready else self.grown_at
         return replace(
             self,
             wants=(*self._within(now, longest), Want(now, recommendation.wanted, signals.desired)),
-            demand=self.demand.remember(signals, self._since_last(signals)),
+            demand=record,
             queue_at=now if demand.waiting else self.queue_at,
             late=self._late(signals, targets_of(spec)),
             asks=self._asks(recommendation, signals),

@@ -9,7 +9,6 @@ one rate a change needs more evidence than after a minute. Chance is counted onc
 
 import math
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Self
 
 LIKELY, RARELY, SURELY = 0.2, 0.02, 0.98
@@ -29,9 +28,10 @@ SILENCE = 3.0
 95 % confidence)."""
 _NEGLIGIBLE, _NEWEST, _MOST = 1e-6, 10, 64
 """Regimes below this probability are forgotten but for the newest; regimes kept at most."""
+_SLIGHT, _PRECISION = 1e-5, 1e-4
+"""Regimes below the first are left out of rates, which are told to three times the second, as a share."""
 LEAST_RATE = 0.05
 """Requests per second: smaller rates count as 0, and a regime after no requests begins with this rate."""
-_normal = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,17 @@ class Regime:
         number, seconds = self.number + count.number, self.seconds + count.seconds
         return Regime(probability, self.age, number, seconds, self.changes)
 
+    @property
+    def normal(self) -> tuple[float, float]:
+        """Mean and 1 / (√2 · standard deviation) of the cube root of the rate, which is about normal (Wilson and
+        Hilferty)."""
+        ninth, root = 1.0 / (9.0 * self.number), self.rate ** (1.0 / 3.0)
+        return (1.0 - ninth) * root, 1.0 / (math.sqrt(2.0 * ninth) * root)
+
     def exceeds(self, rate: float) -> float:
-        """The probability that the rate is higher (Wilson and Hilferty's approximation)."""
-        ninth = 1.0 / (9.0 * self.number)
-        return 1.0 - _normal.cdf(((rate / self.rate) ** (1.0 / 3.0) - 1.0 + ninth) / math.sqrt(ninth))
+        """The probability that the rate is higher."""
+        mean, narrow = self.normal
+        return math.erfc((rate ** (1.0 / 3.0) - mean) * narrow) / 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +148,15 @@ class Arrivals:
 
     def rate(self, probability: float) -> float:
         """The rate that is exceeded with this probability, in requests per second; 0 where nothing was counted."""
-        known = [each for each in self.regimes if each.probability > _NEGLIGIBLE]
-        low, high = 0.0, max((each.rate + 6.0 * math.sqrt(each.number) / each.seconds for each in known), default=0.0)
-        for _ in range(24):
-            middle = (low + high) / 2.0
-            if sum(each.probability * each.exceeds(middle) for each in known) > probability:
-                low = middle
+        known = [(each.probability, *each.normal) for each in self.regimes if each.probability > _SLIGHT]
+        low, high = 0.0, max((mean + 4.0 / narrow for _, mean, narrow in known), default=0.0)
+        while high - low > _PRECISION * high:  # by the cube roots of rates
+            root = (low + high) / 2.0
+            if sum(share * math.erfc((root - mean) * narrow) for share, mean, narrow in known) > 2.0 * probability:
+                low = root
             else:
-                high = middle
+                high = root
+        low **= 3.0
         if self.silent:
             low = min(low, SILENCE * self.clump / self.silent)
         return low if low >= LEAST_RATE else 0.0

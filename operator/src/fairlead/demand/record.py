@@ -46,7 +46,7 @@ class Averages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandRecord:
-    """Immutable; `remember` makes the next one. `passed`: the seconds since the last tick, or the first one."""
+    """Immutable; `remember` makes the next one."""
 
     capacity: Capacity | None = None
     """The last known capacity of a replica, for a fleet at zero or with late loads."""
@@ -59,31 +59,32 @@ class DemandRecord:
     rates: tuple[Sample, ...] = ()
     """The arrivals of the last minutes, oldest first."""
 
-    def complete(self, signals: Signals, passed: float) -> Signals:
-        """The signals with the rates to decide by, averages over longer times, and the last known capacity where no
-        load tells."""
-        ahead, work, arrivals = signals.start_seconds, self._work(signals, passed), self._arrivals(signals, passed)
-        known = {} if work is None else work.values
-        demand = replace(signals.demand, capacity=self._capacity(signals.demand), **known)
-        if arrivals is None:
-            return replace(signals, demand=demand)
-        steady, rate, high = arrivals.steady_seconds, arrivals.likely, arrivals.high
-        if steady <= 2.0 * back(ahead) and (rates := self._rates(signals, passed)):
-            sure, perhaps = grown(rates, ahead)
-            rate, high = max(rate, sure), max(high, perhaps)
-        demand = replace(demand, arrivals_per_second=rate, arrivals_per_second_high=max(rate, high))
-        return replace(signals, demand=demand, steady_seconds=steady)
-
     def remember(self, signals: Signals, passed: float) -> Self:
-        """The record with this tick."""
+        """The record with this tick, so many seconds after the last one or the first."""
+        arrivals = self._arrivals(signals, passed)
         return replace(
             self,
             capacity=self._capacity(signals.demand),
-            arrivals=self._arrivals(signals, passed),
+            arrivals=arrivals,
             counted=signals.demand.counted if signals.is_complete else self.counted,
             work=self._work(signals, passed),
-            rates=self._rates(signals, passed),
+            rates=self._rates(signals, 0.0 if arrivals is None else arrivals.seconds),
         )
+
+    def complete(self, signals: Signals) -> Signals:
+        """The signals of the tick remembered last, with the rates to decide by, averages over longer times, and the
+        last known capacity where no load tells."""
+        ahead, arrivals = signals.start_seconds, self.arrivals
+        known = {} if self.work is None else self.work.values
+        demand = replace(signals.demand, capacity=self.capacity, **known)
+        if arrivals is None:
+            return replace(signals, demand=demand)
+        steady, rate, high = arrivals.steady_seconds, arrivals.likely, arrivals.high
+        if steady <= 2.0 * back(ahead) and self.rates:
+            sure, perhaps = grown(self.rates, ahead)
+            rate, high = max(rate, sure), max(high, perhaps)
+        demand = replace(demand, arrivals_per_second=rate, arrivals_per_second_high=max(rate, high))
+        return replace(signals, demand=demand, steady_seconds=steady)
 
     def begun_with(self, capacity: Capacity | None) -> Self:
         """With the capacity of a measured profile, used until the first load arrives."""
@@ -122,10 +123,11 @@ class DemandRecord:
             return None
         return Averages(signals.time, *(getattr(demand, name) for name in Averages.__slots__ if name != "since"))
 
-    def _rates(self, signals: Signals, passed: float) -> tuple[Sample, ...]:
-        """With the rate of now, where the last one is old enough and every gateway tells."""
+    def _rates(self, signals: Signals, counted: float) -> tuple[Sample, ...]:
+        """With the rate of now, where the last one is old enough, or so many seconds were counted, and every gateway
+        tells."""
         now = signals.time
         kept = tuple(each for each in self.rates if now - each.time <= LONGEST_SECONDS)
-        if not signals.is_complete or (now - kept[-1].time if kept else passed) < SAMPLE_SECONDS:
+        if not signals.is_complete or (now - kept[-1].time if kept else counted) < SAMPLE_SECONDS:
             return kept
         return (*kept, Sample(now, signals.demand.num_recent_arrivals / SHORTEST_DEMAND_WINDOW))
