@@ -70,7 +70,7 @@ def test_a_quarter_more_than_one_replica_takes_asks_for_the_second_within_second
 
 @pytest.mark.parametrize("times", [2.5, 3.5])
 def test_many_times_what_one_replica_takes_asks_for_enough_at_once(times: float) -> None:
-    """With those that work off the queue of 20 s in 6 s, a tenth of a minute."""
+    """With those that work off the queue of 20 s in 4 s, a tenth of 40 s."""
     late = []
     for seed in range(6):
         virtual = fleet(lambda now: (0.3 if now < STEP else times) * CAPACITY, seed=seed, cold_start=20.0)
@@ -86,14 +86,14 @@ def test_many_times_what_one_replica_takes_asks_for_enough_at_once(times: float)
 @pytest.mark.parametrize(("times", "needed"), [(1.25, 2), (2.5, 3), (3.5, 4)])
 def test_from_zero_it_asks_for_what_the_rate_needs_and_one_more(times: float, needed: int, seed: int) -> None:
     """Hundreds of requests wait for the first replicas, which take half a minute to start. Once these are ready, others
-    are asked for that work off the rest of the queue in half a start."""
+    are asked for that work off the rest of the queue in some seconds."""
     virtual = fleet(slept(lambda _: times * CAPACITY), seed, spec=TO_ZERO, cold_start=30.0)
     virtual.run(STEP)
     assert virtual.desired == 0
     virtual.run(5.0)
     assert needed <= virtual.desired <= needed + 1, virtual.changes
     virtual.run(125.0)
-    assert max(replicas for _, replicas in virtual.changes_since(STEP)) <= 2 * needed + 2, virtual.changes
+    assert max(replicas for _, replicas in virtual.changes_since(STEP)) <= 2 * needed + 3, virtual.changes
     assert not virtual.waiting or len(virtual.waiting) < 40
 
 

@@ -127,7 +127,7 @@ def test_only_what_is_left_of_a_queue_asks_for_replicas() -> None:
     spec = replace(SPEC, targets=ScalingTargets(queue_depth=8), scale_up=ScaleUp(max_step=20))
     queued = working(2, 1.0, running=64, waiting=200)
     counts = [decided(replace(queued, cold_start_seconds=start), spec).replicas for start in (0.0, 5.0, 15.0, 20.0)]
-    assert counts == [5, 4, 3, 2]
+    assert counts == [5, 5, 3, 3]
 
 
 def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> None:
@@ -140,11 +140,11 @@ def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> 
 
 
 def test_a_request_that_has_waited_for_long_asks_for_a_replica() -> None:
-    """Though slots seem to be free. Those behind it are late for as long: a tenth of a minute is allowed."""
+    """Though slots seem to be free. Those behind it are late for as long: a tenth of 40 s is allowed."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
     missed = working(1, 1.0, running=3, waiting=1, oldest_wait_seconds=9.0)
     assert decided(missed, spec).replicas == 2
-    assert decided(working(1, 1.0, running=3, waiting=1, oldest_wait_seconds=6.0), spec).replicas == 1
+    assert decided(working(1, 1.0, running=3, waiting=1, oldest_wait_seconds=5.0), spec).replicas == 1
     assert decided(missed, spec, replace(LONG_AGO, settled_at=NOW - 1.0)).replicas == 1  # it waited for the replica
 
 
@@ -480,7 +480,7 @@ def test_the_sentence_names_the_predicted_time_the_target_and_the_rate() -> None
     reason = decided(working(1, 4.0), spec).reason
     assert reason.startswith("2 replicas: 1 would have first tokens at p90 in ")
     assert reason.endswith("(target 150ms) at 4 requests/s: prompts take so long to compute")
-    late = "2 replicas: 1 would leave 22 % of the requests of 60s waiting too long (target 2s, 8 % allowed) at 3.9 "
+    late = "2 replicas: 1 would leave 22 % of the requests of 40s waiting too long (target 2s, 8 % allowed) at 3.9 "
     assert decided(working(1, 3.9)).reason == f"{late}requests/s: 92 % of its slots would be taken on average"
 
 

@@ -28,7 +28,7 @@ from fairlead.autoscaler.recommendation import Draft
 from fairlead.autoscaler.tpot import expected_pace, out_of_reach, slow_tokens
 from fairlead.demand.signals import Signals
 
-SHORTEST_WINDOW, STARTS, STARTS_FROM_ZERO, LONGEST_WINDOW = 60.0, 1.0, 30.0, 1800.0
+SHORTEST_WINDOW, STARTS, STARTS_FROM_ZERO, LONGEST_WINDOW = 40.0, 1.0, 30.0, 1800.0
 """The window, in seconds or starts of a replica, and as long as the rate has been steady otherwise. Before the first
 replica is ready more is accepted: what waits is late in any case."""
 MARGIN = 0.8
