@@ -2,7 +2,8 @@
 
     python operator/benchmarks/pages.py --models 100 --replicas 4
 
-The gateway is a process of its own, with an hour of moments of each model and no other requests.
+The gateway is a process of its own, with an hour of moments of each model and no other requests. With no page open all
+that pages cost is a look at each model while a line of signals is made for the operator, which is measured beside it.
 """
 
 import argparse
@@ -14,9 +15,11 @@ import time
 from contextlib import AsyncExitStack
 
 import httpx
+import msgspec
 from request_cost import process_cpu_seconds
 from routing import machine
 
+from fairlead.api.signals_message import INTERVAL_SECONDS
 from fairlead.gateway.model_history import NUM_MOMENTS, PERIOD_SECONDS
 from fairlead.gateway.server import PreciseLoop
 from fairlead.routing.replica import Replica
@@ -24,6 +27,9 @@ from fairlead_testing.gateways import make_pool, running_gateway
 
 ASKED = {"/fairlead/v1/models": 2.0, "/fairlead/v1/models/default/model-0": 5.0}
 """Path → seconds between two questions, as `web/models.js` and `web/history.js` have it."""
+
+
+NUM_LINES = 100
 
 
 def arguments() -> argparse.Namespace:
@@ -50,7 +56,12 @@ async def serve(args: argparse.Namespace) -> None:
         for _ in range(NUM_MOMENTS):
             gateway.app.histories.look()
         look = (time.process_time() - before) / NUM_MOMENTS
-        print(json.dumps({"url": url, "pid": os.getpid(), "look": look}), flush=True)
+        before = time.process_time()
+        for _ in range(NUM_LINES):
+            msgspec.json.encode(gateway.signals.line())
+        line = (time.process_time() - before) / NUM_LINES
+        told = {"url": url, "pid": os.getpid(), "look": look / PERIOD_SECONDS, "lines": line / INTERVAL_SECONDS}
+        print(json.dumps(told), flush=True)
         await asyncio.Event().wait()
 
 
@@ -67,7 +78,8 @@ async def measure(args: argparse.Namespace) -> None:
         idle = (process_cpu_seconds(told["pid"]) - before) / args.idle
         print(f"{args.models} models of {args.replicas} replicas, an hour of moments. {machine()}.")
         print(f"no page open: {idle * 100:.2f} % of a core, all that a gateway without requests does")
-        print(f"of that, the looks for the last hour: {told['look'] / PERIOD_SECONDS * 100:.4f} % of a core")
+        print(f"of that, the looks for the last hour: {told['look'] * 100:.4f} % of a core")
+        print(f"lines of signals for an operator, beside which they are taken: {told['lines'] * 100:.4f} % of a core")
         total = 0.0
         for path, period in ASKED.items():
             before = process_cpu_seconds(told["pid"])

@@ -44,8 +44,8 @@ def test_a_load_is_played_with_and_without_a_batch(tmp_path: Path) -> None:
 def test_an_open_page_costs_what_its_two_answers_cost() -> None:
     command = [sys.executable, PROGRAM.with_name("pages.py"), "--models", "2", "--polls", "3", "--idle", "0.1"]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
-    looks, models, history, page = (float(line.split(": ")[1].split()[0]) for line in told[2:])
-    assert looks < page
+    looks, lines, models, history, page = (float(line.split(": ")[1].split()[0]) for line in told[2:])
+    assert looks < lines < page, "with no page open there is next to nothing"
     assert page == pytest.approx(models / 20 + history / 50, abs=0.02)
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fairlead.fleet.directory import ScalingChange, scaling_changes
 from fairlead.gateway.access import KeyedAccess
-from fairlead.gateway.model_history import NUM_CHANGES, NUM_MOMENTS
+from fairlead.gateway.model_history import NUM_CHANGES, NUM_MOMENTS, _Look
+from fairlead.gateway.model_states import replica_stages
 from fairlead_testing.fake_engine import Refusal
 from fairlead_testing.gateways import make_pool
 
@@ -83,6 +84,65 @@ async def test_replicas_tell_their_place_and_load(start) -> None:
     [told] = (await detail(setup))["replicas"]
     assert told["slots"] == setup.engines[0].limits.max_num_seqs and told["num_cached_blocks"] > 0
     assert 0 <= told["kv_used_ratio"] <= 1 and (told["running"], told["waiting"]) == (0, 0)
+
+
+async def test_looks_are_taken_at_the_beat_of_the_signals_whether_or_not_they_are_followed(start, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.gateway.model_history.PERIOD_SECONDS", 0.0)
+    setup = await start()
+    await setup.stream()
+
+    async def told() -> list[dict[str, Any]]:
+        return (await detail(setup))["moments"]
+
+    async with asyncio.timeout(30):
+        while len(moments := await told()) < 3:
+            setup.gateway.signals.wake()
+    times = [each["time"] for each in moments]
+    assert times == sorted(times) and moments[-1]["arrivals_per_second"] == 0
+    assert any(each["arrivals_per_second"] > 0 for each in moments), "what came before the first look is told, too"
+    monkeypatch.setattr("fairlead.gateway.model_history.PERIOD_SECONDS", 3600.0)
+    setup.gateway.app.histories.beat()  # the next one is due in an hour
+    num_taken = len(await told())
+    setup.gateway.app.histories.beat()
+    assert len(await told()) == num_taken
+
+
+async def test_nothing_is_worked_out_before_somebody_asks_and_nothing_twice(start, monkeypatch) -> None:
+    worked_out = []
+    since = _Look.since
+    monkeypatch.setattr(_Look, "since", lambda *args: worked_out.append(args) or since(*args))
+    setup = await start()
+    histories = setup.gateway.app.histories
+    for _ in range(3):
+        await setup.stream()
+        histories.look()
+    histories.look()
+    idle = histories.of(next(iter(setup.gateway.pools)))._untold
+    assert idle[-1].ttft is idle[-2].ttft and idle[-1].replicas is idle[-2].replicas, "an idle hour takes no memory"
+    assert not worked_out
+    first = (await detail(setup))["moments"]
+    assert [each["ttft_seconds"] is None for each in first[-4:]] == [False, False, False, True]
+    num_worked_out = len(worked_out)
+    assert (await detail(setup))["moments"] == first
+    assert len(worked_out) == num_worked_out
+
+
+async def test_a_failed_look_stops_neither_signals_nor_looks(start, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.gateway.model_history.PERIOD_SECONDS", 0.0)
+    failing = [True]
+    monkeypatch.setattr(
+        "fairlead.gateway.model_history.replica_stages", lambda live: 1 / 0 if failing else replica_stages(live)
+    )
+    setup = await start()
+    url = f"http://127.0.0.1:{setup.gateway.control_port}/fairlead/v1/signals"
+    async with asyncio.timeout(30), setup.http.get(url) as lines:
+        for _ in range(3):
+            assert await lines.content.readline()
+            setup.gateway.signals.wake()
+        assert (await detail(setup))["moments"] == []
+        failing.clear()
+        while not (await detail(setup))["moments"]:
+            setup.gateway.signals.wake()
 
 
 async def test_histories_are_bounded_and_end_with_their_model(start) -> None:

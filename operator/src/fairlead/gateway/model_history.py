@@ -1,17 +1,16 @@
 """The last hour of every model, as this gateway saw it: what its pages draw over time.
 
-Each model is looked at every PERIOD_SECONDS, whether or not anybody watches: a few numbers, and a difference of two
-counters.
+While nobody watches, a look at a model is a few numbers put aside, at a moment when the gateway is at work for its
+signals anyway; an idle model's take no memory but their place. Rates and percentiles are worked out when somebody asks.
 """
 
-import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 
 import msgspec
 
+from fairlead.api.signals_message import no_seconds
 from fairlead.demand.buckets import Buckets
 from fairlead.fleet.directory import ScalingChange
 from fairlead.gateway.dispatch.admission import ModelPool
@@ -64,56 +63,112 @@ class ModelDetail(msgspec.Struct, kw_only=True):
     """The autoscaler's decisions, oldest first."""
 
 
+class _Look(msgspec.Struct, gc=False):
+    """A model as it stood, with counters as they were then."""
+
+    at: float
+    """By a monotonic clock."""
+    wall: float
+    """Seconds since 1970."""
+    replicas: ReplicaStages
+    waiting: int
+    running: int
+    num_arrivals: int
+    ttft: list[int]
+    """Never changed: looks share it while no first token comes."""
+
+    def since(self, before: "_Look", percentile: int) -> ModelMoment:
+        """What a page is told of it."""
+        seconds = max(self.at - before.at, 1e-3)
+        came = None if self.ttft is before.ttft else Buckets.seconds(self.ttft).since(Buckets.seconds(before.ttft))
+        return ModelMoment(
+            time=self.wall,
+            replicas=self.replicas,
+            waiting=self.waiting,
+            running=self.running,
+            arrivals_per_second=max(0, self.num_arrivals - before.num_arrivals) / seconds,
+            ttft_seconds=None if came is None else came.percentile(percentile),
+        )
+
+
 class ModelHistory:
     """One model's moments and changes of its number of replicas, oldest first."""
 
-    def __init__(self, live: ModelPool, now: float) -> None:
-        self.moments: deque[ModelMoment] = deque(maxlen=NUM_MOMENTS)
-        self.changes: deque[ScalingChange] = deque(maxlen=NUM_CHANGES)
-        self._seen_at = now
-        self._num_arrivals = live.counters.num_arrivals
-        self._ttft = Buckets.seconds(live.counters.ttft)
+    def __init__(self, since: float) -> None:
+        """`since`: monotonic time from which on its requests are counted."""
+        self._latest = _Look(since, 0.0, ReplicaStages(0, 0, 0), 0, 0, 0, no_seconds())
+        self._told = self._latest
+        """The last one that a moment was made of."""
+        self._untold: deque[_Look] = deque(maxlen=NUM_MOMENTS + 1)
+        self._moments: deque[ModelMoment] = deque(maxlen=NUM_MOMENTS)
+        self._changes: deque[ScalingChange] = deque(maxlen=NUM_CHANGES)
+        self._known_changes: tuple[ScalingChange, ...] = ()
 
     def look(self, live: ModelPool, now: float, wall: float) -> None:
-        """Adds a moment. `now`: a monotonic clock; `wall`: seconds since 1970."""
-        counters, ttft = live.counters, Buckets.seconds(live.counters.ttft)
-        elapsed = max(now - self._seen_at, 1e-3)
-        moment = ModelMoment(
-            time=wall,
-            replicas=replica_stages(live),
-            waiting=live.num_waiting,
-            running=live.num_running,
-            arrivals_per_second=(counters.num_arrivals - self._num_arrivals) / elapsed,
-            ttft_seconds=ttft.since(self._ttft).percentile(live.model.target_percentile),
-        )
-        self.moments.append(moment)
-        self._seen_at, self._num_arrivals, self._ttft = now, counters.num_arrivals, ttft
-        self.changes.extend(each for each in live.pool.changes if each not in self.changes)
+        """Puts aside how the model stands. `now`: by a monotonic clock; `wall`: seconds since 1970."""
+        counters, ttft, stages = live.counters, self._latest.ttft, replica_stages(live)
+        if ttft != counters.ttft:
+            ttft = counters.ttft.copy()
+        if stages == self._latest.replicas:
+            stages = self._latest.replicas
+        self._latest = _Look(now, wall, stages, live.num_waiting, live.num_running, counters.num_arrivals, ttft)
+        self._untold.append(self._latest)
+        self._note(live.pool.changes)
+
+    def _note(self, changes: tuple[ScalingChange, ...]) -> None:
+        if changes is not self._known_changes:
+            self._changes.extend(each for each in changes if each not in self._changes)
+            self._known_changes = changes
+
+    def changes(self, live: ModelPool) -> list[ScalingChange]:
+        """Up to now."""
+        self._note(live.pool.changes)
+        return list(self._changes)
+
+    def moments(self, percentile: int) -> list[ModelMoment]:
+        """One for each look. `percentile`: of first tokens."""
+        while self._untold:
+            look = self._untold.popleft()
+            self._moments.append(look.since(self._told, percentile))
+            self._told = look
+        return list(self._moments)
 
 
 class ModelHistories:
-    """The histories of all models. `run` it as a task."""
+    """The histories of all models."""
 
-    def __init__(self, pools: Pools, wall: Callable[[], float] = time.time) -> None:
-        """`wall`: seconds since 1970."""
+    def __init__(self, pools: Pools) -> None:
         self._pools = pools
-        self._wall = wall
         self._by_uid: dict[str, ModelHistory] = {}
+        self._looked = self._due = time.monotonic()
 
     def of(self, live: ModelPool) -> ModelHistory:
         """One model's; empty at first."""
         uid = live.model.uid
         if uid not in self._by_uid:
-            self._by_uid[uid] = ModelHistory(live, live.now())
+            self._by_uid[uid] = ModelHistory(self._looked)
         return self._by_uid[uid]
+
+    def beat(self) -> None:
+        """Looks if it is time. Called where the gateway is at work anyway, at least every few seconds."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + PERIOD_SECONDS
+        try:
+            self.look()
+        except Exception:
+            logger.exception("a moment of the models' history could not be taken")
 
     def look(self) -> None:
         """Adds a moment to every model, and forgets models that are gone."""
-        present = list(self._pools)
-        for uid in self._by_uid.keys() - {live.model.uid for live in present}:
-            del self._by_uid[uid]
-        for live in present:
-            self.of(live).look(live, live.now(), self._wall())
+        now, wall, known = time.monotonic(), time.time(), self._by_uid
+        for live in self._pools:
+            self.of(live).look(live, now, wall)
+        self._looked = now
+        if len(known) > len(self._pools):
+            for uid in known.keys() - {live.model.uid for live in self._pools}:
+                del known[uid]
 
     def detail(self, live: ModelPool) -> ModelDetail:
         """What is told of one model."""
@@ -123,15 +178,6 @@ class ModelHistories:
             replicas=replica_figures(live),
             target_ttft_seconds=model.target_ttft_seconds,
             target_percentile=model.target_percentile,
-            moments=list(kept.moments),
-            changes=list(kept.changes) or list(live.pool.changes),
+            moments=kept.moments(model.target_percentile),
+            changes=kept.changes(live),
         )
-
-    async def run(self) -> None:
-        """Looks until cancelled."""
-        while True:
-            try:
-                self.look()
-            except Exception:
-                logger.exception("a moment of the models' history could not be taken")
-            await asyncio.sleep(PERIOD_SECONDS)

@@ -104,6 +104,7 @@ class Gateway:
         self.app = GatewayApp(
             self.pools, director, self.metrics, refusals, pacer, settings, access, injector, self.storage
         )
+        self.signals.on_beat = self.app.histories.beat
         if self.storage is not None and self.storage.batches is not None:
             runner, files = self.storage.batches, self.storage.batches.files
             self.metrics.gauges["batches_running"].set_function(lambda: runner.num_running)
@@ -158,7 +159,6 @@ class Gateway:
         if self._grpc is not None:
             serving.append(asyncio.create_task(self._grpc.serve(), name="serving gRPC"))
         signalling = asyncio.create_task(self.signals.run())
-        looking = asyncio.create_task(self.app.histories.run())
         admitting = asyncio.create_task(self.access.run(), name="following the API keys")
         followers = [following, admitting]
         if self.storage is not None:
@@ -176,9 +176,9 @@ class Gateway:
             self.signals.close()
             self._control.stop()
             await controlling
-            for follower in (looking, *followers):
+            for follower in followers:
                 follower.cancel()
-            await asyncio.gather(signalling, looking, *followers, return_exceptions=True)
+            await asyncio.gather(signalling, *followers, return_exceptions=True)
             if self.storage is not None:
                 self.storage.database.close()
             self.upstream.close()

@@ -6,6 +6,7 @@ only grow; followers that read nothing are cut off.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from itertools import islice
 
 import msgspec
@@ -52,6 +53,8 @@ class SignalsStream:
         self._draining = False
         self._closed = False
         self.num_followers = 0
+        self.on_beat: Callable[[], None] = lambda: None
+        """Called at least every INTERVAL_SECONDS, followed or not: what else has to be done that often."""
 
     def wake(self) -> None:
         """A model without a ready replica got a request, or requests begin to wait: a line goes out at once."""
@@ -87,6 +90,7 @@ class SignalsStream:
                 self._wake = False
                 published, self._published = self._published, asyncio.Event()
                 published.set()
+            self.on_beat()
             await asyncio.sleep(WAKE_GAP_SECONDS)
 
     async def serve(self, receive: Receive, send: Send, request_id: str) -> None:

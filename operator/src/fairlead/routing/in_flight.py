@@ -85,6 +85,11 @@ class InFlightBook:
         """Requests in flight on all replicas."""
         return sum(map(len, self._requests.values()))
 
+    @property
+    def total_urgent(self) -> int:
+        """Of those, all but lines of batches."""
+        return self.total - sum(map(len, self._spare.values()))
+
     def count(self, uid: str) -> int:
         """Requests in flight on one replica."""
         return len(self._requests.get(uid, ()))

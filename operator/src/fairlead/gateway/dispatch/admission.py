@@ -118,7 +118,7 @@ class ModelPool:
     def num_running(self) -> int:
         """Requests at replicas that count as demand."""
         book = self.router.in_flight
-        return book.total if self.model.scale_for_batches else book.total - sum(1 for _ in book.spare)
+        return book.total if self.model.scale_for_batches else book.total_urgent
 
     # What the director calls.
 

@@ -35,6 +35,9 @@ class Pools:
     def __iter__(self) -> Iterator[ModelPool]:
         return iter(self._by_uid.values())
 
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
     def find(self, model: str, chosen: Pool | None) -> ModelPool:
         """The request's pool. `chosen`: by the path or Host; None = by the body's `model`. Raises OpenAIError: 400
         without a name, 404 for an unknown name, 503 before the models are known."""
