@@ -172,13 +172,16 @@ dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 4
 	$(BIN)/python engine/dinghy/evaluate.py
 
 bench-engine: setup-dev ## Our engine beside every peer that can be had, into docs/benchmarks/ (some 40 minutes; BENCH=quick: 10)
+	mkdir -p bench-out && touch bench-out/begun
 	$(BIN)/python engine/benchmarks/bench_engine.py --docs docs/benchmarks $(if $(filter quick,$(BENCH)),--quick)
+	find docs/benchmarks -name '*.svg' -newer bench-out/begun -exec $(BIN)/python docs/picture_labels.py {} +
 
 pictures: demo setup-dev ## The pictures of the docs, into docs/pictures/: the demo's plot, and the gateway's page (needs Chromium)
 	$(BIN)/python docs/draw_pictures.py
 
 bench-routers: setup-dev ## Our gateway beside vllm-router and sglang-router, into docs/benchmarks/ (15 minutes; installs both, apart)
 	$(BIN)/python operator/benchmarks/routers.py --docs docs/benchmarks
+	$(BIN)/python docs/picture_labels.py docs/benchmarks/routers.svg
 
 bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
 	$(BIN)/python operator/benchmarks/routing.py

@@ -1,17 +1,16 @@
 """Draws the pictures of the docs: the demo's plot, and the gateway's page in front of a fleet under load.
 
 `make pictures` calls it after `make demo`; it needs Chromium (apt-get install chromium), and takes three minutes more.
-`--page` draws the page alone. Pictures carry a digest of what draws them; a test tells by it whether they are current.
+`--page` draws the page alone.
 """
 
 import asyncio
-import hashlib
 import shutil
 import sys
 from pathlib import Path
 
 import yaml
-from PIL import Image, PngImagePlugin
+from picture_labels import ROOT, label
 from playwright.async_api import async_playwright
 
 from fairlead.client.load_generator import LoadGenerator
@@ -22,7 +21,6 @@ from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import LLMDEPLOYMENTS
 from fairlead_local.detaching import OwnedFleet, temporary_fleet
 
-ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 EXAMPLE = ROOT / "examples" / "02-autoscaling.yaml"
 QUIET = ArrivalPhase(0.5, 30.0)
@@ -31,26 +29,6 @@ NUM_CLIENTS = 14
 SHAPE = WorkloadShape(prefix_tokens=200, output_tokens=32, ignore_eos=True)
 QUESTION = "What is 7 plus 5?"
 PAGE_SIZE = {"width": 1200, "height": 1500}
-DRAWN_BY = {
-    "demo.png": ("operator/src/fairlead/client/plot.py", "local/src/fairlead_local/demo/picture.py"),
-    "page.png": ("operator/src/fairlead/web/*", "common/src/fairlead_common/web/*"),
-}
-"""Picture → what it shows follows from, but for measured figures."""
-LABEL = "Drawn by"
-
-
-def digest(picture: str) -> str:
-    """Of the files that draw it, as they are now."""
-    files = sorted(path for pattern in DRAWN_BY[picture] for path in ROOT.glob(pattern) if path.is_file())
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-
-
-def label(picture: str) -> None:
-    """Writes the digest into the picture."""
-    words = PngImagePlugin.PngInfo()
-    words.add_text(LABEL, digest(picture))
-    with Image.open(PICTURES / picture) as image:
-        image.save(PICTURES / picture, pnginfo=words, optimize=True)
 
 
 async def draw(fleet: OwnedFleet) -> None:
@@ -101,10 +79,10 @@ def main() -> None:
         if not demo.exists():
             raise SystemExit("bench-out/demo.png is missing: make demo")
         shutil.copy(demo, PICTURES / "demo.png")
-        label("demo.png")
+        label(PICTURES / "demo.png")
     with temporary_fleet("fairlead-pictures-", write=lambda _: None) as fleet:
         asyncio.run(draw(fleet))
-    label("page.png")
+    label(PICTURES / "page.png")
 
 
 if __name__ == "__main__":
