@@ -10,6 +10,13 @@ import pytest
 
 FORWARDING = "echo 'Forwarding from 127.0.0.1:41234 -> 8080'; echo 'Forwarding from [::1]:41234 -> 8080'"
 
+CONFIG = """
+clusters: [{name: far, cluster: {server: "http://127.0.0.1:9"}}]
+contexts: [{name: far, context: {cluster: far, user: me}}]
+users: [{name: me, user: {}}]
+current-context: far
+"""
+
 
 @pytest.fixture
 def kubectl(tmp_path: Path):
@@ -45,9 +52,11 @@ async def test_a_browser_is_opened(fairlead, tmp_path: Path) -> None:
 
 async def test_a_clusters_gateway_is_forwarded_until_ctrl_c(kubectl, tmp_path: Path) -> None:
     path = kubectl(f"{FORWARDING}; exec sleep 600")
+    config = tmp_path / "config"
+    config.write_text(CONFIG)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fairlead", "dashboard", "--no-browser", "--context", "far", "--system-namespace", "sys",
-        stdout=asyncio.subprocess.PIPE, env=os.environ | {"PATH": path},
+        stdout=asyncio.subprocess.PIPE, env=os.environ | {"PATH": path, "KUBECONFIG": str(config)},
     )  # fmt: skip
     assert process.stdout is not None
     async with asyncio.timeout(60):
@@ -62,10 +71,31 @@ async def test_a_clusters_gateway_is_forwarded_until_ctrl_c(kubectl, tmp_path: P
     ]  # fmt: skip
 
 
-async def test_what_kubectl_complains_of_is_told(fairlead, kubectl, tmp_path: Path) -> None:
-    path = kubectl("echo 'services \"fairlead-gateway\" not found' >&2; exit 1")
-    ended = await fairlead("dashboard", "--no-browser", PATH=path, HOME=str(tmp_path), KUBECONFIG=str(tmp_path / "c"))
-    assert ended.status == 1 and "not found" in ended.err and ended.out == ""
+async def test_what_kubectl_complains_of_is_told_without_its_log(fairlead, kubectl, tmp_path: Path) -> None:
+    logged = 'E1201 09:35:47.853806     583 memcache.go:265] "Unhandled Error" err="connection refused"'
+    path = kubectl(f"echo '{logged}' >&2; echo 'services \"fairlead-gateway\" not found' >&2; exit 1")
+    config = tmp_path / "config"
+    config.write_text(CONFIG)
+    ended = await fairlead("dashboard", "--no-browser", PATH=path, HOME=str(tmp_path), KUBECONFIG=str(config))
+    assert (ended.status, ended.out, ended.err) == (1, "", 'services "fairlead-gateway" not found\n')
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "error: found no Kubernetes API"),
+        (("--kubeconfig", "/none"), "error: cannot read the kubeconfig /none"),
+        (("--context", "far"), "error: found no Kubernetes API"),
+    ],
+)
+async def test_where_there_is_neither_fleet_nor_cluster_kubectl_is_not_asked(
+    fairlead, kubectl, tmp_path: Path, options, told: str
+) -> None:
+    path = kubectl("exit 1")
+    ended = await fairlead("dashboard", *options, PATH=path, HOME=str(tmp_path), KUBECONFIG="")
+    assert ended.status == 1 and ended.err.startswith(told)
+    assert "hint: `fairlead local up`" in ended.err and ended.out == ""
+    assert not (tmp_path / "words").exists()
 
 
 async def test_without_kubectl_the_remedy_is_told(fairlead, tmp_path: Path) -> None:

@@ -2,17 +2,23 @@
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
+import sys
+import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairlead.api import names
 from fairlead.cli.options import GATEWAY_VARIABLE, UsageError, address, local_gateway, tell, text
+from fairlead.kube.kubeconfig import KubeConfigError, load
 
 _FORWARDED = "Forwarding from "
 """How kubectl tells the port of this machine."""
+_LOGGED = re.compile(r"[IWEF]\d{4} [\d:.]+ ")
+"""How lines of Kubernetes' log begin: kubectl writes five before it says that it reaches no server."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +59,11 @@ def run(args: argparse.Namespace) -> int:
         tell(UsageError("kubectl is not there, which reaches a cluster's gateway", "install it, or name --gateway URL"))
         return 2
     try:
+        load(args.kubeconfig, args.context)  # kubectl would try port 8080 of this machine
         return forward(command(args), opens=not args.no_browser)
+    except KubeConfigError as error:
+        tell(error)
+        return 1
     except KeyboardInterrupt:
         return 0
 
@@ -68,10 +78,12 @@ def command(args: argparse.Namespace) -> list[str]:
 
 
 def forward(words: Sequence[str], *, opens: bool) -> int:
-    """Until kubectl ends: 1, after kubectl's own words."""
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as kubectl:
+    """Until kubectl ends: 1, after kubectl's own words, but for those that its library writes to the log."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kubectl:
+        assert kubectl.stdout is not None and kubectl.stderr is not None
+        complaining = threading.Thread(target=_complaints, args=(kubectl.stderr,), daemon=True)
+        complaining.start()
         try:
-            assert kubectl.stdout is not None
             is_shown = False
             for line in kubectl.stdout:
                 if line.startswith(_FORWARDED) and not is_shown:
@@ -80,7 +92,14 @@ def forward(words: Sequence[str], *, opens: bool) -> int:
                     print("Ctrl-C ends the forwarding.", flush=True)
         finally:
             kubectl.terminate()
+            complaining.join()
     return 1
+
+
+def _complaints(lines: Iterable[str]) -> None:
+    for line in lines:
+        if not _LOGGED.match(line):
+            print(line, end="", file=sys.stderr, flush=True)
 
 
 def show(url: str, *, opens: bool) -> None:
