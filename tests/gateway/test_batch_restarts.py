@@ -180,8 +180,8 @@ async def test_two_thousand_lines_survive_random_kills(postgres: str, tmp_path: 
     told = [json.loads(line) for text in texts for line in text.splitlines()]
     assert Counter(each["custom_id"] for each in told) == Counter(map(str, range(2000)))
     failed = [each["response"]["status_code"] for each in told if each["response"]["status_code"] != 200]
-    assert set(failed) <= {502, 504} and len(failed) <= 20, "those that were on an engine at three kills"
-    assert now.request_counts.total == 2000 and now.request_counts.failed == len(failed) and num_kills >= 10
+    assert not failed, "no line breaks an engine"
+    assert (now.request_counts.total, now.request_counts.completed) == (2000, 2000) and num_kills >= 10
 
 
 async def test_a_drained_gateways_batch_goes_on_without_a_line_run_twice(
@@ -240,7 +240,7 @@ async def _scenario(files: FileKeeper, statuses: list[int], losses: list[tuple[i
     num_sent, tries, wrong = 0, Counter[int](), []
     changed = asyncio.Condition()
 
-    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any) -> ServedAnswer:
+    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any, **_: Any) -> ServedAnswer:
         nonlocal num_sent
         on_dispatched()
         index = int(json.loads(body)["messages"][0]["content"])

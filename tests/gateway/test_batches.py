@@ -205,7 +205,7 @@ async def test_a_busy_or_broken_fleet_is_asked_again(with_files, tmp_path: Path,
     setup = await with_files(tmp_path)
     answers = Counter[str]()
 
-    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any) -> ServedAnswer:
+    async def serve(path: str, body: bytes, owner: str, request_id: str, on_dispatched: Any, **_: Any) -> ServedAnswer:
         prompt = json.loads(body)["prompt"]
         answers[prompt] += 1
         statuses = {"busy": [429, 503, 0, 200], "broken": [500, 502, 504], "wrong": [400]}[prompt]

@@ -192,7 +192,14 @@ class GatewayApp:
             await batch_requests.answer(runner, method, rest, query, body, client)
 
     async def serve_line(
-        self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
+        self,
+        path: str,
+        body: bytes,
+        owner: str,
+        request_id: str,
+        on_dispatched: Callable[[], object],
+        *,
+        is_suspect: bool,
     ) -> ServedAnswer:
         """A line of a batch, as if its client had sent it: queued behind everybody else, and counted."""
         absent = AbsentClient()
@@ -207,16 +214,19 @@ class GatewayApp:
         observers = self.metrics, self._recent, OnDispatched(on_dispatched)
         seen = Observation(request_id, path, observers=observers, client=client.name, is_spare=True)
         try:
-            await self._observed(client, seen, self._serve_body(routes.Target(path, None), body, client, seen))
+            work = self._serve_body(routes.Target(path, None), body, client, seen, is_suspect=is_suspect)
+            await self._observed(client, seen, work)
         finally:
             client.close()
-        return ServedAnswer(absent.status, absent.body)
+        return ServedAnswer(absent.status, absent.body, seen.num_deaths)
 
-    async def _serve_body(self, target: routes.Target, body: bytes, client: Client, seen: Observation) -> bool:
+    async def _serve_body(
+        self, target: routes.Target, body: bytes, client: Client, seen: Observation, *, is_suspect: bool
+    ) -> bool:
         """True. Refusals become the answer."""
         try:
             request, turn = await self._parsed(target, body, {}, client, seen)
-            request.is_spare = True
+            request.is_spare, request.is_suspect = True, is_suspect
             seen.parsed(request)
             if turn is not None and self.keeper is not None:
                 return await self._serve_turn(self.keeper, turn, request, client, seen)

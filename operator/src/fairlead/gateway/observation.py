@@ -95,6 +95,8 @@ class Observation:
     decision: Decision | None = None
     """Of the last attempt."""
     num_attempts: int = 0
+    num_deaths: int = 0
+    """Replicas that broke down while they had it."""
     ticket: Ticket | None = None
     """Its place in line."""
     num_prompt_tokens: int = 0
@@ -200,6 +202,7 @@ class Observation:
         """The replica did not serve this attempt (None: its queue is full); logged. `again`: whether another
         follows."""
         label = "engine_full" if failure is None else failure.label
+        self.num_deaths += failure is Failure.DIED
         fields = {
             "request_id": self.request_id,
             "client": self.client,

@@ -137,9 +137,16 @@ class Gateway:
         """Monotonic time until which responses in the background may take."""
 
     async def _serve_line(
-        self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
+        self,
+        path: str,
+        body: bytes,
+        owner: str,
+        request_id: str,
+        on_dispatched: Callable[[], object],
+        *,
+        is_suspect: bool,
     ) -> ServedAnswer:
-        return await self.app.serve_line(path, body, owner, request_id, on_dispatched)
+        return await self.app.serve_line(path, body, owner, request_id, on_dispatched, is_suspect=is_suspect)
 
     def _serving(self, app: App, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(

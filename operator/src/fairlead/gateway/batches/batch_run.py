@@ -18,6 +18,7 @@ import msgspec
 
 from fairlead.gateway.batches.answer_forms import answer_form
 from fairlead.gateway.batches.batch import BatchRow, BatchStatus
+from fairlead.gateway.batches.blame import BLAMED, Blame, fault
 from fairlead.gateway.batches.lines import BatchLine, Checked, RawLine, check, raw_lines, read_line
 from fairlead.gateway.files.blobs import BlobError
 from fairlead.gateway.files.keeper import FileKeeper
@@ -34,9 +35,6 @@ MAX_IN_FLIGHT = 1024
 """Lines of a batch without an answer at once."""
 MAX_BYTES = 16 * 2**20
 """Of bodies of those lines; an idle batch takes any one line."""
-MAX_TRIES = 3
-"""Of a line that fails by a fault of the fleet, beside those refused for want of capacity, which are tried until the
-batch expires."""
 MAX_FLUSHED = 500
 LAST_FLUSHES = 5
 """Tries to store the last answers of a run, a second apart."""
@@ -44,7 +42,7 @@ FLUSH_SECONDS = 0.2
 """What is answered within this time is stored at once."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
 _LATER = frozenset({0, 429, 503})
-_AGAIN = frozenset({500, 502, 504})
+"""Answers for want of capacity: such lines are tried until the batch expires, unless replicas break down on them."""
 _PAGE_BYTES = 2**20
 
 
@@ -55,15 +53,25 @@ class ServedAnswer:
     status: int
     """0 = it was cut off."""
     body: bytes
+    num_deaths: int = 0
+    """Replicas that broke down while they had it."""
 
 
 class ServeLine(Protocol):
     """Serves a request of a batch as if its client had sent it, in spare capacity."""
 
     async def __call__(
-        self, path: str, body: bytes, owner: str, request_id: str, on_dispatched: Callable[[], object]
+        self,
+        path: str,
+        body: bytes,
+        owner: str,
+        request_id: str,
+        on_dispatched: Callable[[], object],
+        *,
+        is_suspect: bool,
     ) -> ServedAnswer:
-        """`on_dispatched`: called when a replica gets it."""
+        """`on_dispatched`: called when a replica gets it. `is_suspect`: replicas have broken down on it, so that it is
+        to be kept apart."""
         ...
 
 
@@ -95,6 +103,7 @@ class BatchRun:
         """Of the bodies of lines under way."""
         self._answered = asyncio.Event()
         """Set when a line under way has ended."""
+        self._blame = Blame()
         self._flushing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self.is_draining = False
@@ -227,15 +236,20 @@ class BatchRun:
                 self._tasks[task] = True
                 self._waiting.release()
 
-        num_failures, pause = 0, FIRST_PAUSE_SECONDS
+        faults, is_suspect, pause = 0.0, False, FIRST_PAUSE_SECONDS
         while True:
             request_id = f"batch_req_{secrets.token_hex(16)}"
             path, body = self.row.endpoint, _body(self.row.endpoint, line.body)
-            answer = await self._serve(path, body, self.row.owner, request_id, dispatched)
-            num_failures += answer.status in _AGAIN
-            is_for_good = answer.status not in _LATER and (answer.status not in _AGAIN or num_failures >= MAX_TRIES)
-            if is_for_good:
+            answer = await self._serve(path, body, self.row.owner, request_id, dispatched, is_suspect=is_suspect)
+            if answer.status not in _LATER | BLAMED:
+                self._blame.answered(faults)
                 break
+            faults += (new := fault(answer.status, answer.num_deaths))
+            if new and self._blame.has(faults):
+                break
+            is_suspect |= answer.num_deaths > 0
+            if answer.status in BLAMED:
+                pause = min(4.0 * pause, LONGEST_PAUSE_SECONDS)  # what broke is gone or mended by then
             if self._stopping.is_set():
                 return
             self._on_line("retried")

@@ -128,7 +128,10 @@ class ModelPool:
         number = self.queue.next_number()
         if not request.is_spare:
             self.router.spare.came(self.now())
-        return RequestTicket(number, request.num_bytes, request.priority, request.is_spare, request=request)
+        ticket = RequestTicket(number, request.num_bytes, request.priority, request.is_spare, request=request)
+        if request.is_suspect:
+            ticket.suspect(self.now())
+        return ticket
 
     def counters_of(self, ticket: RequestTicket) -> Observer:
         """What counts the request as demand; nothing does for lines of batches, unless the fleet may grow for them."""

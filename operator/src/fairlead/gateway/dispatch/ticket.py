@@ -44,6 +44,10 @@ class RequestTicket(Ticket):
     timer: asyncio.TimerHandle | None = None
     """While in line: what ends its wait."""
 
+    def suspect(self, now: float) -> None:
+        """A replica may have died of it."""
+        self.is_suspect, self.patient_until = True, now + PATIENCE_SECONDS
+
 
 @dataclass(eq=False)
 class Attempt:
@@ -88,7 +92,7 @@ class Attempt:
             return Suspicion.NONE
         suspicion = self.router.failed(self.sent, failure, now)
         if suspicion is not Suspicion.NONE:
-            self.ticket.is_suspect, self.ticket.patient_until = True, now + PATIENCE_SECONDS
+            self.ticket.suspect(now)
         return suspicion
 
 

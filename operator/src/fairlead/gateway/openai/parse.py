@@ -82,6 +82,8 @@ class InferenceRequest:
     """Who goes first where not all can: the lower, in line here as in the engine."""
     is_spare: bool = False
     """Whether it is a line of a batch: it goes behind everybody else, into spare capacity alone."""
+    is_suspect: bool = False
+    """Whether replicas have broken down on it before."""
     session: bytes = NO_SESSION
     """Hash of the session that the client names."""
     form: Form | None = None
