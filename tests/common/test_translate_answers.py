@@ -104,6 +104,12 @@ def test_a_budget_bounds_the_reasoning_and_leaves_room_for_the_answer() -> None:
     for kind in ("adaptive", "between_tools", "disabled"):
         assert "thinking_token_budget" not in chat(thinking={"type": kind})
     assert refused(thinking={"type": "enabled", "budget_tokens": 9}).field == "thinking.budget_tokens"
+    assert refused(tools=[TOOL], thinking={"type": "enabled", "budget_tokens": -1}).field == "thinking.budget_tokens"
+
+
+def test_a_budget_of_several_answers_between_calls_may_be_more_than_one_may_have() -> None:
+    found = chat(tools=[TOOL], thinking={"type": "enabled", "budget_tokens": 9})
+    assert "thinking_token_budget" not in found and found["chat_template_kwargs"]["enable_thinking"] is True
 
 
 def test_an_output_format_is_kept_to() -> None:
@@ -134,6 +140,8 @@ def test_what_changes_nothing_is_taken_and_the_rest_refused_by_name() -> None:
     }.items():
         assert refused(**{field: value}).field == field
     assert "clear_tool_uses" in refused(context_management={"edits": [{"type": "clear_everything"}]}).message
+    later = {"edits": [{"type": "clear_images_20290131", "keep": 3}]}
+    assert chat(context_management=later) == bare, "a later version of it has no effect either"
 
 
 # -- Whole answers ----------------------------------------------------------------------------------------------------

@@ -128,7 +128,12 @@ async def test_every_sampling_field_reaches_the_engine(start_app: Any) -> None:
 async def test_without_a_limit_a_chat_may_use_the_whole_context(start_app: Any) -> None:
     app = start_app()
     await app.chat()
-    assert app.engine.requests[0].sampling.max_tokens is None
+    await app.chat(max_tokens=-1)
+    await app.chat(max_tokens=5, max_completion_tokens=-1)
+    await app.complete(max_tokens=-1)
+    assert [request.sampling.max_tokens for request in app.engine.requests] == [None] * 4
+    await app.complete()
+    assert app.engine.requests[-1].sampling.max_tokens == 16
 
 
 async def test_null_means_the_default_for_every_optional_field(start_app: Any) -> None:

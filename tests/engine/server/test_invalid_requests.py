@@ -23,7 +23,7 @@ def error_of(response: Any) -> dict[str, Any]:
         ("temperature", "hot"), ("temperature", True), ("temperature", -0.1), ("temperature", 101), ("top_p", [1]),
         ("top_p", -0.1), ("top_p", 1.5), ("top_k", -2), ("top_k", 1.5), ("min_p", 2), ("presence_penalty", 3),
         ("frequency_penalty", -3), ("repetition_penalty", 0), ("seed", 2**63), ("seed", "x"),
-        ("max_tokens", -1), ("max_tokens", 10**400), ("max_completion_tokens", -1), ("min_tokens", -1), ("n", 0),
+        ("max_tokens", -2), ("max_tokens", 10**400), ("max_completion_tokens", -2), ("min_tokens", -1), ("n", 0),
         ("n", 129), ("n", "2"), ("stop", [""]), ("stop", 5), ("stop", ["x"] * 17), ("stop", "x" * 2000),
         ("stop_token_ids", [-1]), ("stop_token_ids", [99999]), ("stop_token_ids", [1] * 300), ("stream", "yes"),
         ("stream", 1), ("stream_options", {"include_usage": True}), ("top_logprobs", 2), ("logprobs", 5),

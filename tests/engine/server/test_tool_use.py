@@ -115,6 +115,23 @@ async def test_what_cannot_be_called_is_refused_by_its_place(
     assert app.engine.requests == []
 
 
+@pytest.mark.parametrize("name", ["github/create_issue", "files:read", "v1.2/a:b-c_d"])
+async def test_names_as_servers_of_tools_have_them_are_called_in_every_dialect(start_says: Any, name: str) -> None:
+    app = start_says(CALL.replace("get_weather", name))
+    function = {"name": name, "parameters": WEATHER}
+    for choice in ("auto", "required", named(name)):
+        chat = await app.chat(tools=[{"type": "function", "function": function}], tool_choice=choice)
+        [call] = chat.json()["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == name
+    message = {"model": "tiny", "max_tokens": 99, "messages": [{"role": "user", "content": "a"}]}
+    tool = {"name": name, "input_schema": WEATHER}
+    told = (await app.http.post("/v1/messages", json={**message, "tools": [tool]})).json()
+    assert [block["name"] for block in told["content"] if block["type"] == "tool_use"] == [name]
+    response = {"model": "tiny", "input": "a", "store": False, "tools": [{"type": "function", **function}]}
+    told = (await app.http.post("/v1/responses", json=response)).json()
+    assert [item["name"] for item in told["output"] if item["type"] == "function_call"] == [name]
+
+
 async def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them(start_says: Any) -> None:
     app = start_says("x", tool_call_parser="auto")  # this template shows nothing
     error = error_of(await app.chat(tools=TOOLS))

@@ -510,10 +510,11 @@ class AnswerLimit(NamedTuple):
 
     @classmethod
     def of(cls, max_tokens: int | None, max_completion_tokens: int | None = None) -> "AnswerLimit":
-        """The newer field goes first; chats alone have it."""
-        if max_completion_tokens is None:
-            return cls("max_tokens", max_tokens)
-        return cls("max_completion_tokens", max_completion_tokens)
+        """The newer field goes first; chats alone have it. -1 = None."""
+        field, limit = ("max_completion_tokens", max_completion_tokens)
+        if limit is None:
+            field, limit = ("max_tokens", max_tokens)
+        return cls(field, None if limit == -1 else limit)
 
     def check(self, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
         """Raises `AnswerTooLong` where a prompt of `num_tokens` leaves less room, as OpenAI and vLLM do."""

@@ -60,7 +60,7 @@ def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any],
         request,
         defaults,
         encode,
-        max_tokens=COMPLETIONS_MAX_TOKENS if limit is None else limit,
+        max_tokens=COMPLETIONS_MAX_TOKENS if request.max_tokens is None else limit,
         logprobs=0 if request.chooses and request.logprobs is None else request.logprobs,
         prompt_logprobs=max((number for number in of_prompt if number is not None), default=None),
     )

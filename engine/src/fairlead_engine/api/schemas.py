@@ -450,7 +450,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     max_completion_tokens: Annotated[
         int | None,
         Parameter(
-            "The newer name of `max_tokens`, and before it where both are sent.", By.GATEWAY, low=0, high=2**31 - 1
+            "The newer name of `max_tokens`, and before it where both are sent.", By.GATEWAY, low=-1, high=2**31 - 1
         ),
     ] = None
     logprobs: Annotated[bool | None, Parameter("Log-probabilities of the tokens of the answer.", default="false")] = (

@@ -20,7 +20,7 @@ from fairlead_engine.types import Grammar
 if TYPE_CHECKING:
     from fairlead_engine.api.token_text import Vocabulary
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _MODES = ("none", "auto", "required")
 _UNKNOWN = (
@@ -184,7 +184,7 @@ def _tool(place: int, tool: dict[str, Any], where: str) -> _Tool:
         raise RequestError(field, f'{field} must be {{"type": "function", "function": {{"name": …}}}}')
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise RequestError(f"{where}.name", f"{where}.name must be 1 to 128 of A-Z a-z 0-9 _ . -")
+        raise RequestError(f"{where}.name", f"{where}.name must be 1 to 128 of A-Z a-z 0-9 _ . : / -")
     if not isinstance(parameters, dict | None):
         raise RequestError(f"{where}.parameters", f"{where}.parameters must be a JSON schema")
     return _Tool(place, name, {"type": "object", **(parameters or {})}, function.get("strict") is True)

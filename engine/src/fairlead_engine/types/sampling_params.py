@@ -230,9 +230,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Parameter(
             "Longest answer; more than the context has room for behind the prompt is refused. 0 computes the prompt "
-            "only, to score or to warm it.",
+            "only, to score or to warm it; -1 = what the context has room for, as in llama.cpp.",
             By.GATEWAY,
-            low=0,
+            low=-1,
             high=_INT32,
             default="16 for completions; a chat goes on to the end of the context",
         ),

@@ -467,7 +467,7 @@ _ADVICE = (
         "images have sources of type base64 and url, documents, which must be text, of type text and content",
     ),
     (r".*\bmedia_type", "send image/jpeg, image/png, image/gif or image/webp, and text/plain for a document"),
-    (r"context_management\.edits\.\d+\.type", "send clear_thinking_20251015 or clear_tool_uses_20250919"),
+    (r"context_management\.edits\.\d+\.type", "send clear_thinking_20251015, clear_tool_uses_20250919 or the like"),
     (r"tools\.\d+\.type", "send tools of type custom, with name, description and input_schema"),
     (r".*\bcontent\.\d+\.tool\.type", "send tools in tools, and refer to them by tool_reference"),
     (r"tool_choice\.type", "send auto, any, tool or none"),
@@ -512,10 +512,10 @@ def _refusal(error: str) -> PromptError:
         problem = "is missing" if named["what"].startswith("missing") else "is not supported; leave it out"
     elif problem.startswith(_NOTHING_ELSE):
         problem = "is not supported; leave it out"
-    elif problem.startswith("Invalid"):
+    elif problem.startswith("Invalid") or " matching regex " in problem:
         advice = next(advice for pattern, advice in _ADVICE if re.fullmatch(pattern, path))
-        problem = f"{problem.removeprefix('Invalid enum value ').removeprefix('Invalid value ')} is not supported; "
-        problem += advice
+        value = re.fullmatch(r"Invalid (?:enum )?value (.*)", problem)
+        problem = f"{'its value' if value is None else value[1]} is not supported; {advice}"
     else:
         problem = problem[:1].lower() + problem[1:]
     path = path[:_LONGEST_PLACE]

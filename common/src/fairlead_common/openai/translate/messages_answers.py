@@ -40,9 +40,10 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class ContextEdit(msgspec.Struct, frozen=True):
-    """A rule for leaving parts of a long history out. No effect: what does not fit is refused."""
+    """A rule for leaving parts of a long history out, such as `clear_thinking_20251015`, with the date of its version.
+    No effect: what does not fit is refused."""
 
-    type: Literal["clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112"]
+    type: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,64}_20\d{6}$")]
 
 
 class ContextManagement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -135,9 +136,12 @@ def _choice(request: MessagesRequest) -> dict[str, Any]:
 
 
 def _thinking(request: MessagesRequest) -> dict[str, Any]:
-    """The bound of the reasoning. Raises PromptError for a bound without an answer behind it, as Anthropic does."""
+    """The bound of the reasoning. Raises PromptError for a bound without an answer behind it, as Anthropic does; between
+    calls of tools the bound is one of all their answers together, and may be more than this one may have."""
     budget = request.thinking.budget_tokens if request.thinking is not None else None
     if budget is None or request.thinking is None or request.thinking.type != "enabled":
+        return {}
+    if request.tools and budget >= request.max_tokens:
         return {}
     if not 0 <= budget < request.max_tokens:
         field = "thinking.budget_tokens"
