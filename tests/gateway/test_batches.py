@@ -16,6 +16,8 @@ from fairlead.gateway.batches import batch_run, batch_table, runner
 from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.batches.lines import MAX_LINES, raw_lines
 from fairlead.gateway.files.blobs import BlobError
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -239,6 +241,34 @@ async def test_a_batch_whose_file_could_not_be_read_goes_on_before_its_lease_end
 
     monkeypatch.setattr(blobs, "read", fails_once)
     assert (await ended(setup, await begun(setup, line("one")))).request_counts.completed == 1
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_batches_that_cannot_be_run_make_way_for_a_later_one(
+    with_files, tmp_path: Path, monkeypatch: Any, keyed: bool
+) -> None:
+    """And are run once they can be."""
+    monkeypatch.setattr(batch_run, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "MAX_OF_OWNER" if keyed else "MAX_RUNNING", 2)
+    for name, seconds in (("POLL_SECONDS", 0.05), ("STUCK_SECONDS", 0.2), ("REST_SECONDS", 0.3)):
+        monkeypatch.setattr(runner, name, seconds)
+    gone, engines = (
+        make_pool(name="gone", outlook=SCALED_TO_ZERO),
+        [FakeEngine(), FakeEngine("gone", served_name="gone")],
+    )
+    setup = await with_files(
+        tmp_path, keyed=keyed, engines=engines, pools=lambda _: [make_pool([engines[0].replica()]), gone]
+    )
+    client = setup.openai.with_options(api_key="a" * 20)
+    setup.openai = client
+    waiting = [await begun(setup, line("one", body={"model": "gone"})) for _ in range(3)]
+    later = await begun(setup, line("one"))
+    assert (await ended(setup, later)).request_counts.completed == 1
+    assert {(await client.batches.retrieve(each.id)).status for each in waiting} <= {"validating", "in_progress"}
+    setup.fleet.publish([make_pool([engines[0].replica()]), make_pool([engines[1].replica()], name="gone")])
+    for each in waiting:
+        assert (await ended(setup, each)).request_counts.completed == 1
+    assert [len(engine.requests) for engine in engines] == [1, 3]
 
 
 @given(data=st.binary(max_size=200), sizes=st.lists(st.integers(1, 30), max_size=20))

@@ -6,9 +6,10 @@ whose answer is stored is not sent again; one that was under way when its gatewa
 
 import asyncio
 import logging
+import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -96,7 +97,11 @@ class BatchRun:
         self._answers: list[LineAnswer] = []
         """Not stored yet."""
         self._tasks: dict[asyncio.Task[None], bool] = {}
-        """Lines under way, and whether a replica has each."""
+        """Lines under way, and whether a replica has had each."""
+        self._at_replicas: set[asyncio.Task[None]] = set()
+        """Lines that a replica has now."""
+        self._moved_at = math.inf
+        """When a replica got or left a line last, in monotonic time; inf = no lines are run."""
         self._waiting = asyncio.Semaphore(MAX_WAITING)
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._num_bytes = 0
@@ -107,14 +112,20 @@ class BatchRun:
         self._flushing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self.is_draining = False
-        """Whether the gateway ends: what replicas have is finished, and another gateway goes on."""
+        """Whether it takes no more lines, and ends before the batch does."""
 
     def cancel(self) -> None:
         """The batch was cancelled: lines under way are given up."""
         self._stopping.set()
 
+    @property
+    def stuck_seconds(self) -> float:
+        """For how long no replica has taken or answered a line; 0 while one has a line, and before and behind all
+        lines."""
+        return 0.0 if self._at_replicas else max(0.0, time.monotonic() - self._moved_at)
+
     def drain(self) -> None:
-        """Takes no more lines; finishes those that replicas have."""
+        """Takes no more lines; finishes those that replicas have, for whoever runs the batch next."""
         self.is_draining = True
         self._stopping.set()
 
@@ -151,15 +162,17 @@ class BatchRun:
 
     async def _run_lines(self) -> None:
         flushing = asyncio.create_task(self._flush_often(), name=f"answers of {self.row.id}")
+        self._moved_at = time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, self.row.expires_at - time.time())):
                 await self._unless_stopped(self._send_lines(await self._table.answered(self.row.id)), flushing)
                 if self.is_draining:
-                    await self._unless_failed(self._wait_for(lambda is_dispatched: is_dispatched), flushing)
+                    await self._unless_failed(self._wait_for(self._at_replicas), flushing)
         except TimeoutError:
             pass  # expired
         finally:
             self._stopping.set()
+            self._moved_at = math.inf
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -211,7 +224,7 @@ class BatchRun:
                 task = asyncio.create_task(self._send(line), name=f"line {line.number} of {self.row.id}")
                 self._tasks[task] = False
                 task.add_done_callback(partial(self._sent, len(line.body)))
-        await self._wait_for(lambda _: True)
+        await self._wait_for(self._tasks)
 
     def _sent(self, num_bytes: int, task: "asyncio.Task[None]") -> None:
         self._num_bytes -= num_bytes
@@ -222,9 +235,9 @@ class BatchRun:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s was given up", task.get_name(), exc_info=error)
 
-    async def _wait_for(self, which: Callable[[bool], bool]) -> None:
-        while tasks := [task for task, is_dispatched in self._tasks.items() if which(is_dispatched)]:
-            await asyncio.wait(tasks)
+    async def _wait_for(self, tasks: Collection["asyncio.Task[None]"]) -> None:
+        while tasks:
+            await asyncio.wait(list(tasks))
 
     async def _send(self, line: BatchLine) -> None:
         """Until it is answered for good."""
@@ -232,6 +245,8 @@ class BatchRun:
         assert task is not None
 
         def dispatched() -> None:
+            self._moved_at = time.monotonic()
+            self._at_replicas.add(task)
             if not self._tasks.get(task, True):
                 self._tasks[task] = True
                 self._waiting.release()
@@ -240,7 +255,12 @@ class BatchRun:
         while True:
             request_id = f"batch_req_{secrets.token_hex(16)}"
             path, body = self.row.endpoint, _body(self.row.endpoint, line.body)
-            answer = await self._serve(path, body, self.row.owner, request_id, dispatched, is_suspect=is_suspect)
+            try:
+                answer = await self._serve(path, body, self.row.owner, request_id, dispatched, is_suspect=is_suspect)
+            finally:
+                if task in self._at_replicas:
+                    self._at_replicas.remove(task)
+                    self._moved_at = time.monotonic()
             if answer.status not in _LATER | BLAMED:
                 self._blame.answered(faults)
                 break

@@ -28,6 +28,10 @@ MAX_RUNNING = 32
 """Batches that one gateway runs at once."""
 MAX_OF_OWNER = 8
 """Of those, batches of one API key's client: others' are not to wait for batches of a model at zero."""
+STUCK_SECONDS = 30.0
+"""A run without a line at a replica for so long makes way for a waiting batch."""
+REST_SECONDS = 30.0
+"""For how long one that made way is not taken again, so that all get their turns."""
 MAX_FREE = 10_000
 """Batches without a gateway that are looked at."""
 GIVE_UP_SECONDS = 15.0
@@ -54,6 +58,8 @@ class BatchRunner:
         self._serve, self._id, self._max_line_bytes = serve, gateway_id, max_line_bytes
         self._on_line, self._on_ended = on_line, on_ended
         self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
+        self._rests: dict[str, float] = {}
+        """Batches that made way → until when, in monotonic time."""
         self._nudge = asyncio.Event()
         self._renewed_at = time.monotonic()
         self._is_draining = False
@@ -111,16 +117,31 @@ class BatchRunner:
                 elif held[batch_id] == BatchStatus.CANCELLING:
                     run.cancel()
         self._renewed_at = asked_at
-        if not self._is_draining and len(self._runs) < MAX_RUNNING:
-            per_owner = Counter(run.row.owner for run, _ in self._runs.values())
-            for row in await self.table.free(MAX_FREE):
-                most = MAX_OF_OWNER if row.owner else MAX_RUNNING
-                if len(self._runs) >= MAX_RUNNING or per_owner[row.owner] >= most or row.id in self._runs:
-                    continue
-                per_owner[row.owner] += 1
-                claimed = await self.table.claim(row.id, self._id)
-                if claimed is not None:
-                    self._begin(claimed)
+        if not self._is_draining:
+            await self._take(asked_at)
+
+    async def _take(self, now: float) -> None:
+        """Runs batches that nobody runs, as far as there is room."""
+        stuck = {run for run, _ in self._runs.values() if not run.is_draining and run.stuck_seconds > STUCK_SECONDS}
+        if len(self._runs) >= MAX_RUNNING and not stuck:
+            return
+        self._rests = {batch_id: until for batch_id, until in self._rests.items() if until > now}
+        per_owner = Counter(run.row.owner for run, _ in self._runs.values())
+        for row in await self.table.free(MAX_FREE):
+            if row.id in self._runs or row.id in self._rests:
+                continue
+            is_owner_full = per_owner[row.owner] >= (MAX_OF_OWNER if row.owner else MAX_RUNNING)
+            if is_owner_full or len(self._runs) >= MAX_RUNNING:
+                may_go = (run for run in stuck if not is_owner_full or run.row.owner == row.owner)
+                if (longest := max(may_go, key=lambda run: run.stuck_seconds, default=None)) is not None:
+                    stuck.remove(longest)
+                    self._rests[longest.row.id] = now + REST_SECONDS
+                    longest.drain()
+                continue
+            per_owner[row.owner] += 1
+            claimed = await self.table.claim(row.id, self._id)
+            if claimed is not None:
+                self._begin(claimed)
 
     def _give_up_if_late(self) -> None:
         if time.monotonic() - self._renewed_at > GIVE_UP_SECONDS:
@@ -131,7 +152,12 @@ class BatchRunner:
         run = BatchRun(row, self.table, self.files, self._serve, self._id, self._max_line_bytes, self._on_line)
         task = asyncio.create_task(self._run(run), name=f"batch {row.id}")
         self._runs[row.id] = run, task
-        task.add_done_callback(lambda _: self._runs.pop(row.id, None))
+        task.add_done_callback(lambda _: self._ended(row.id))
+
+    def _ended(self, batch_id: str) -> None:
+        del self._runs[batch_id]
+        if batch_id in self._rests:
+            self.nudge()  # it made way for another
 
     async def _run(self, run: BatchRun) -> None:
         from fairlead.gateway.batches.batch_table import BatchLeaseLost
