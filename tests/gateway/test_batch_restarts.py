@@ -108,8 +108,8 @@ async def test_a_killed_gateways_batch_goes_on_at_another(
 ) -> None:
     monkeypatch.setattr(runner, "POLL_SECONDS", 0.1)
     setup = await with_files(tmp_path, response_store=url, file_store=place)
-    [engine] = setup.engines
-    engine.pace = lambda index: asyncio.sleep(0.002)
+    [engine], is_dead = setup.engines, asyncio.Event()
+    engine.pace = lambda index: asyncio.sleep(0.002) if len(engine.requests) <= 30 else is_dead.wait()
     arguments = [sys.executable, "-c", PROGRAM, url, place, "0", str(engine.port)]
     killed = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
     try:
@@ -129,6 +129,7 @@ async def test_a_killed_gateways_batch_goes_on_at_another(
     finally:
         killed.kill()
         await killed.wait()
+    is_dead.set()
     stored = await table.answered(batch.id)
     assert await completed(setup.openai, batch) == [str(each) for each in range(60)]
     counts = sent(engine)
