@@ -302,6 +302,17 @@ def test_text_parts_are_joined() -> None:
     assert "one two<|im_end|>" in ChatTemplate(CHATML).render([{"role": "user", "content": parts}])
 
 
+@pytest.mark.parametrize("texts", [(), ("the tide", "at noon")])
+def test_a_model_without_eyes_is_told_of_images_that_tools_gave(texts: Any) -> None:
+    """Agents such as Claude Code and Codex read an image by a tool, and send the result in each later request."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}}
+    content = [*({"type": "text", "text": each} for each in texts), image]
+    asked = [{"role": "user", "content": "look"}, {"role": "tool", "tool_call_id": "c", "content": content}]
+    told = "".join((*texts, "(an image, which this model cannot see)"))
+    assert ChatTemplate(CHATML).render(asked) == ChatTemplate(CHATML).render([asked[0], {**asked[1], "content": told}])
+    assert content[-1] is image, "the request stays as it came"
+
+
 def test_an_image_part_is_refused_by_its_type() -> None:
     message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     with pytest.raises(ChatTemplateError, match="image_url"):

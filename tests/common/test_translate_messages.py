@@ -226,6 +226,8 @@ def test_what_changes_no_prompt_is_taken() -> None:
     for choice in (*choices, {"type": "tool", "name": "get_weather"}):
         assert chat(tools=[TOOL], tool_choice=choice) == chat(tools=[TOOL])
     assert chat(metadata={"user_id": "u"}, **CACHED) == chat()
+    later = {"display": "updates", "type": "adaptive"}, {"effort": "a later one"}
+    assert chat(thinking=later[0], output_config=later[1], speed="a later one") == chat(), "values of later clients"
     assert chat(system=None, tools=None, tool_choice=None, thinking=None, model=None) == chat()
 
 
@@ -282,7 +284,6 @@ def test_a_breakpoint_is_for_the_messages_up_to_it() -> None:
         (ASK, {"tool_choice": {"type": "any"}}, "tool_choice", "send tools"),
         (ASK, {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name", "'f' is none"),
         (ASK, {"thinking": {"type": "always"}}, "thinking.type", "adaptive"),
-        (ASK, {"output_config": {"effort": "ultra"}}, "output_config.effort", "send low, medium"),
         (ASK, {"model": 5}, "model", "str"),
     ],
 )

@@ -31,6 +31,9 @@ _THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 """Types of parts with the reasoning of an earlier answer, as LangChain, LiteLLM and Mistral's clients send it."""
 _THOUGHT_BLOCKS = "thinking_blocks"
 """Field beside the content with parts of reasoning, as LiteLLM sends an earlier answer."""
+_UNSEEN_IMAGE = "(an image, which this model cannot see)"
+"""What a model without eyes is told in place of an image that a tool gave. Agents keep results in every later request:
+a refusal would end the conversation for good."""
 _CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Appended to the last message during rendering, to find the end of the message; the space shows whether the template
 trims. Source: `render_jinja_template` of transformers."""
@@ -188,6 +191,8 @@ class ChatTemplate:
         With `continue_final_message` the text ends with the last message, without the end mark of a message.
         Raises `ChatTemplateError`, also for a text above the size limit.
         """
+        if not self.sees_images:
+            messages = [_with_images_told(message) for message in messages]
         for index, message in enumerate(messages):
             _check_parts(message, f"messages[{index}].content", self.sees_images)
         shown = [_as_templates_expect(message, self.sees_images) for message in messages]
@@ -322,6 +327,14 @@ def _until_mark(text: str, final: str) -> str:
         )
     before = text[:place]
     return before if text.startswith(_CUT_MARK, place) else before.rstrip()
+
+
+def _with_images_told(message: Message) -> Message:
+    """A result of a tool with a text in place of each image; any other message as it is."""
+    content = message.get("content")
+    if message.get("role") != "tool" or not isinstance(content, list):
+        return message
+    return {**message, "content": [_UNSEEN_IMAGE if _is_image(part) else part for part in content]}
 
 
 def _check_parts(message: Message, place: str, sees_images: bool) -> None:

@@ -62,7 +62,7 @@ class MessagesRequest(CountTokensRequest, forbid_unknown_fields=True, frozen=Tru
     top_p: float | None = None
     top_k: int | None = None
     context_management: ContextManagement | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
+    service_tier: str | None = None
     """No effect, as the next two."""
     inference_geo: str | None = None
     diagnostics: Any = None
