@@ -93,6 +93,29 @@ async def test_tools_over_three_turns(client: anthropic.AsyncAnthropic, streamed
     assert (last.usage.cache_read_input_tokens or 0) > 0
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_tool_runner_sends_whole_conversations(client: anthropic.AsyncAnthropic, streamed: bool) -> None:
+    """It begins a thread unasked, which is refused so that it goes on without one: what it sends next in a thread is
+    nothing but the newest messages."""
+    asked: list[str] = []
+
+    @anthropic.beta_async_tool
+    async def get_weather(city: str) -> str:
+        """How it is outside"""
+        asked.append(city)
+        return "rain"
+
+    say: Any = {"model": "dinghy", "max_tokens": 60, "messages": [{"role": "user", "content": "Weather in Oslo?"}]}
+    runner: Any = client.beta.messages.tool_runner(tools=[get_weather], stream=streamed, **say, **GREEDY)
+    told = [await turn.get_final_message() if streamed else turn async for turn in runner]
+    assert asked == ["Oslo"] and [each.stop_reason for each in told] == ["tool_use", "end_turn"]
+    tokens = [each.usage.input_tokens + (each.usage.cache_read_input_tokens or 0) for each in told]
+    assert tokens[1] > tokens[0] + told[0].usage.output_tokens
+    with pytest.raises(anthropic.BadRequestError, match="thread: is not supported") as caught:
+        await client.beta.messages.create(**say, thread={"type": "continue", "previous_message_id": "msg_1"})
+    assert caught.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"  # type: ignore[index]
+
+
 async def test_why_it_ended_is_told(client: anthropic.AsyncAnthropic) -> None:
     cut = await client.messages.create(model="dinghy", max_tokens=1, messages=ASK, **GREEDY)
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 1)

@@ -38,6 +38,8 @@ MESSAGE_BATCHES_PATH = "/v1/messages/batches"
 _ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
 _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
+_UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+"""Tells tool runners of Anthropic's clients, which begin threads unasked, to send whole conversations from then on."""
 _NOT_COUNTED = b'{"message": "What serves this model does not count the tokens of chats."}'
 _FOR_ANTHROPIC = re.compile(r"\A\s*x-anthropic-billing-header:.*\n?")
 """A line for Anthropic at the beginning of Claude Code's `system`. The line differs from request to request: a
@@ -162,11 +164,13 @@ class InputTokens(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-class DialectError(msgspec.Struct, frozen=True):
+class DialectError(msgspec.Struct, frozen=True, omit_defaults=True):
     """What Anthropic's clients show of an error."""
 
     type: str
     message: str
+    details: dict[str, Any] | None = None
+    """What clients act by."""
 
 
 class DialectErrorReply(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
@@ -214,7 +218,8 @@ class MessagesDialect:
             return DialectError(kind, f"What serves this model answered with HTTP {status}.")
         if isinstance(field, str) and field not in message:
             message = f"{field}: {message}"
-        return DialectError(kind, self._places.told(message).replace("image_url", "image"))
+        details = _UNTHREADED if field == "thread" else None
+        return DialectError(kind, self._places.told(message).replace("image_url", "image"), details)
 
     def events(self, data: bytes) -> bytes:
         """Events of a stream, as they are."""

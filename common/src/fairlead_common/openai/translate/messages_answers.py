@@ -66,7 +66,10 @@ class MessagesRequest(CountTokensRequest, forbid_unknown_fields=True, frozen=Tru
     """No effect, as the next two."""
     inference_geo: str | None = None
     diagnostics: Any = None
+    compaction: None = None
     container: None = None
+    thread: None = None
+    """A conversation that the server keeps. To pass it over would lose all but the newest messages."""
     mcp_servers: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
 
 
