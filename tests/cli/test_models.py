@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import fairlead_engine.demo
+from fairlead.fit.presets import presets
 from fairlead_common.wire.downloads import DownloadStage
 from fairlead_common.wire.model_sources import folder_name
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
@@ -87,12 +88,20 @@ def test_what_is_not_downloaded_is_told(hub: LoopbackHub, tmp_path: Path, source
     assert told.startswith("error: ") and "{" not in told
 
 
+@pytest.mark.parametrize("name", ["dinghy", "smollm2-135m-instruct"])
+def test_the_name_of_a_preset_is_no_source_and_its_source_is_told(hub: LoopbackHub, name: str, tmp_path: Path) -> None:
+    ended = models(hub, tmp_path, "pull", name)
+    assert ended.returncode == 1
+    assert f"whose model is {presets()[name].source}" in ended.stderr
+    assert f"catalog show {name} | kubectl apply" in ended.stderr
+
+
 def test_a_pipe_gets_plain_lines(hub: LoopbackHub, tmp_path: Path) -> None:
     done = models(hub, tmp_path, "pull", SOURCE)
     assert done.returncode == 0 and Path(done.stdout.strip()).is_dir()
     *before, last = done.stderr.splitlines()
     assert re.fullmatch(r"done +[0-9.]+ MB", last)
-    assert all(line.partition(" ")[0] in DownloadStage for line in before)
+    assert all(line.partition(" ")[0] in set(DownloadStage) for line in before)
     (told,) = models(hub, tmp_path, "pull", SOURCE).stderr.splitlines()
     assert told == f"{SOURCE} is already there: {last.partition(' ')[2].strip()}"
 
@@ -107,9 +116,11 @@ def test_a_terminal_gets_a_bar_and_no_log(hub: LoopbackHub, tmp_path: Path) -> N
             os.close(theirs)
             seen.append(until_closed(ours))
         assert process.returncode == (0 if source == SOURCE else 1)
-    (last,), (told,) = ([line.rpartition("\x1b[K")[2] for line in each.split("\r\n")[:-1]] for each in seen)
+    (last,), told_lines = ([line.rpartition("\x1b[K")[2] for line in each.split("\r\n")[:-1]] for each in seen)
+    told = " ".join(told_lines)
     assert last.startswith("done        ██") and len(last) < 80
     assert told.startswith("error: ") and "has no model acme/barge" in told
+    assert all(len(line) <= 80 for line in told_lines)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from fairlead.api.conditions import ConditionType, find_condition, wrong_condition
 from fairlead.api.names import GATEWAY_NAME, LABEL_NAME, OPERATOR_NAME, PLURAL, SYSTEM_NAMESPACE
-from fairlead.cli.options import completed
+from fairlead.cli.options import completed, tell
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import DEPLOYMENTS
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             case _:
                 return _logs(folder, args.target, follow=args.follow)
     except FleetError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(error)
         return 1
 
 

@@ -29,6 +29,16 @@ _OCI_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 HUB_PAGE = "^https://(www[.])?(huggingface[.]co|hf[.]co)/([^/]+/[^/]+)(/(tree|blob)/.*)?/?$"
 """A model's page at Hugging Face, which people copy from a browser, in the syntax of RE2; the third group names the
 model."""
+_PASTED = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<model>[^/?#:@\s]+/[^/?#:@\s]+)(?P<variant>:[\w.-]+)?"
+    r"(?:/(?:tree|blob)/(?P<file>[^?#\s]*))?/?(?:[?#]\S*)?",
+    re.IGNORECASE,
+)
+"""The same as it is otherwise copied or typed: without a scheme, with what a browser adds, or in Ollama's form."""
+_ON_DISK = re.compile(r"(/|\.{1,2}/|~)")
+_MISSPELT = re.compile(r"([A-Za-z0-9]+):/{0,2}(?=[A-Za-z0-9])")
+_REPEATED = 40
+"""Characters of what was given that an error repeats."""
 
 FORMS = {
     "hf": "hf://ORGANISATION/NAME[:QUANTISATION][@REVISION]",
@@ -80,13 +90,13 @@ class Source:
 
 def parse_source(text: str) -> Source:
     """Takes a source apart. Raises SourceError."""
+    if len(text) <= _LONGEST and (page := _PASTED.fullmatch(text)):
+        file = (page["file"] or "").rpartition("/")[2]
+        variant = f":{file.removesuffix('.gguf')}" if file.endswith(".gguf") else page["variant"] or ""
+        raise SourceError(f"this is the page of a model, not its files: write hf://{page['model']}{variant}")
     scheme, mark, rest = text.partition("://")
     if not mark or scheme not in FORMS:
-        known = ", ".join(f"{each}://" for each in FORMS)
-        if not mark and len(text) <= _LONGEST and (model := _hub_model(text)) is not None and model.authority:
-            raise SourceError(f"a model of Hugging Face is written hf://{text}")
-        start = scheme[:20] if mark else text[:20]
-        raise SourceError(f"{start!r} starts no source: write one of {known}")
+        raise SourceError(_refusal(scheme if mark else text, text))
     if len(text) > _LONGEST or not text.isprintable() or " " in text:
         raise SourceError(f"a source has at most {_LONGEST} characters, without spaces: {FORMS[scheme]}")
     if scheme in DOWNLOADED and "@" in rest.partition("/")[0]:
@@ -96,14 +106,22 @@ def parse_source(text: str) -> Source:
         raise SourceError(f"a source has neither '?' nor '#': {FORMS[scheme]}")
     if any(part in (".", "..") for part in rest.split("/")):
         raise SourceError(f"no part of a source may be '.' or '..': {FORMS[scheme]}")
-    if page := re.match(HUB_PAGE, text):
-        file = text.rpartition("/")[2]
-        variant = f":{file.removesuffix('.gguf')}" if file.endswith(".gguf") else ""
-        raise SourceError(f"this is the page of a model, not its files: write hf://{page[3]}{variant}")
     source = _taken_apart(scheme, rest)
     if source is None:
         raise SourceError(f"{scheme}:// is written {FORMS[scheme]}")
     return source
+
+
+def _refusal(start: str, text: str) -> str:
+    """Of a text without a known scheme: what was probably meant."""
+    if len(text) <= _LONGEST and _ON_DISK.match(text):
+        return "a folder on a disk is written file:///FOLDER, with the whole path"
+    if (meant := _MISSPELT.match(text)) and meant[1].lower() in FORMS:
+        return f"{meant[1].lower()}:// is written {FORMS[meant[1].lower()]}"
+    if "://" not in text and len(text) <= _LONGEST and (model := _hub_model(text)) is not None and model.authority:
+        return f"a model of Hugging Face is written hf://{text}"
+    shown = start if len(start) <= _REPEATED else f"{start[:_REPEATED]}…"
+    return f"{shown!r} starts no source: write one of {', '.join(f'{each}://' for each in FORMS)}"
 
 
 def folder_name(source: str) -> str:

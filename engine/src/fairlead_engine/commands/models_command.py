@@ -23,13 +23,13 @@ from fairlead_engine.sources.downloader import DownloadOrders, download
 from fairlead_engine.sources.listed_adapters import ListedAdapters
 from fairlead_engine.sources.models_folder import ModelsFolder, is_held, last_used, not_writable
 from fairlead_engine.sources.remote import DownloadError, unsupported
-from fairlead_engine.sources.reporting import Reporter, answering, size_text, told
+from fairlead_engine.sources.reporting import Reporter, answering, complain, size_text, told
 
 VARIABLE = "FAIRLEAD_MODELS_FOLDER"
 """Environment variable with the models folder where none is named."""
 _DEFAULT = "~/.cache/fairlead/models"
-_PATIENCE_SECONDS = 10.0
-"""Of a person, for a source without an answer."""
+_PATIENCE_SECONDS = 8.0
+"""Of a person, for a source without an answer: with the start of the program, an error comes within ten seconds."""
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -108,7 +108,7 @@ def run_download(args: argparse.Namespace) -> int:
             folder = asyncio.run(_download(orders, args))
     except (DownloadError, StartError) as error:
         if args.attended:
-            print(f"error: {error.message}", file=sys.stderr)
+            complain(error.message)
         else:
             termination.report(error)
         return 1
@@ -178,7 +178,7 @@ def run_prune(args: argparse.Namespace) -> int:
                 status = 1
     except (DownloadError, OSError) as error:
         told = error if isinstance(error, DownloadError) else not_writable(models.path, error)
-        print(told.message, file=sys.stderr)
+        complain(told.message)
         status = 1
     for path in removed:
         print(f"removed {path.name}")
@@ -194,7 +194,7 @@ async def _download(orders: DownloadOrders, args: argparse.Namespace) -> Path:
     except DownloadError as error:
         if args.attended and error.reason == DownloadFailure.SOURCE_UNREACHABLE:
             # Nothing ends the look-up of a name in its thread, and the end of the loop would wait for it.
-            print(f"error: {error.message}", file=sys.stderr, flush=True)
+            complain(error.message)
             os._exit(1)
         raise
 

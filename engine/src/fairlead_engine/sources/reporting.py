@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -167,6 +168,14 @@ def size_text(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.2f} TB"
+
+
+def complain(message: str) -> None:
+    """An error, for a person: a terminal's lines are broken between words."""
+    words = f"error: {message}"
+    if sys.stderr.isatty():
+        words = textwrap.fill(words, _columns(), break_long_words=False, break_on_hyphens=False)
+    print(words, file=sys.stderr, flush=True)
 
 
 def _columns() -> int:

@@ -12,6 +12,7 @@ from fairlead.cli.options import (
     at_least,
     base_url,
     chosen_model,
+    console_for_words,
     number,
     tell,
     text,
@@ -72,12 +73,12 @@ async def _chat(args: argparse.Namespace) -> int:
             return 0
         is_terminal, status = sys.stdin.isatty(), 0
         if is_terminal:
-            print(f"{conversation.model}: write a question. {COMMANDS}", file=sys.stderr)
+            _note(f"{conversation.model}: write a question. {COMMANDS}")
         while line := await _line_of_a_person() if is_terminal else sys.stdin.readline():
             if is_terminal and line.strip() in ("/?", "/help", "/clear"):
                 if line.strip() == "/clear":
                     conversation.clear()
-                print(COMMANDS, file=sys.stderr)
+                _note(COMMANDS)
                 continue
             if not line.strip():
                 continue
@@ -145,7 +146,7 @@ class ChatSession:
             if completion.text or completion.finish_reason:
                 print(flush=True)
         if self._verbose:
-            print(footnote(completion), file=sys.stderr)
+            _note(footnote(completion))
         self._messages = [*asked, {"role": "assistant", "content": completion.text}]
 
     async def _tell_waiting(self) -> None:
@@ -162,8 +163,12 @@ class ChatSession:
             except RequestFailed as error:
                 why = f"for a first token; {error}"
             if why != said:
-                print(f"waiting: {why}", file=sys.stderr, flush=True)
+                _note(f"waiting: {why}")
                 said = why
+
+
+def _note(words: str) -> None:
+    console_for_words(stderr=True).print(words, markup=False)
 
 
 def footnote(completion: ChatAnswer) -> str:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import EngineType, InvalidSpec, LLMDeployment, LLMDeploymentSpec, broken_rules
 from fairlead.api.schema import InvalidValue, decode
-from fairlead.cli.options import UsageError, tell
+from fairlead.cli.options import UsageError, console_for_words, tell
+from fairlead.cli.report_table import facts_table
 from fairlead.fit.fit_check import Fit, Verdict, assumed, check, extras, read_shape, size, unreckoned
 from fairlead.fit.memory_need import EngineChoice
 from fairlead.fit.presets import chart_profiles, config_of
@@ -290,12 +289,9 @@ def _draft(choice: EngineChoice) -> ModelConfig | None:
 
 
 def _print(deployment: LLMDeployment, found: Fit, others: tuple[Remedy, ...], where: str) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = console_for_words()
     name, source = deployment.metadata.name, deployment.spec.model.source
-    table = Table("what", "how much", title=f"{name}: {source}", title_justify="left", show_header=False)
-    for row in _rows(found, where):
-        table.add_row(*row)
-    console.print(table)
+    console.print(facts_table(f"{name}: {source}", _rows(found, where)))
     verdict = "fits" if found.verdict is Verdict.FITS else f"does not fit ({found.verdict})"
     if found.verdict is Verdict.MEMORY_UNKNOWN:
         verdict = "cannot be known"

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fairlead.cli.options import UsageError, completed, tell
+from fairlead.cli.options import UsageError, completed, console_for_words, tell
 from fairlead.fit.fit_check import read_shape, size
 from fairlead.fit.presets import PURPOSES, Preset, presets
 
@@ -83,6 +83,11 @@ def _arguments(args: argparse.Namespace) -> list[str]:
             arguments.append(f"--{name}")
     sources = getattr(args, "source", [])
     sources = [sources] if isinstance(sources, str) else sources
+    if args.action == "pull" and (preset := presets().get(sources[0])) is not None:
+        raise UsageError(
+            f"{preset.name} is a preset, whose model is {preset.source}",
+            f"pull that, or have a fleet do it: fairlead models catalog show {preset.name} | kubectl apply -f -",
+        )
     return [*arguments, "--", *sources] if sources else arguments
 
 
@@ -128,16 +133,22 @@ def _run_catalogue(args: argparse.Namespace) -> int:
 
 
 def _print_table(listed: list[Preset]) -> None:
-    """One line per preset. A terminal's width cuts the last column; pipes get all of it."""
+    """One line per preset. A narrow terminal gets fewer columns, each as a whole; pipes get all."""
     rows = [("name", "made for", "profile", "memory", "download", "licence", "what it is")]
     for each in listed:
         stored = size(read_shape(each.config).stored_bytes)
         rows.append((each.name, each.purpose, each.profile, each.memory, stored, each.licence, each.about))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    fitting, taken = [0], widths[0]
+    for number, width in enumerate(widths[1:], 1):
+        if taken + 2 + width <= most:
+            fitting.append(number)
+            taken += 2 + width
     for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        print(line if len(line) <= most else f"{line[: most - 1]}…")
+        print("  ".join(row[number].ljust(widths[number]) for number in fitting).rstrip())
+    if left_out := [head for number, head in enumerate(rows[0]) if number not in fitting]:
+        console_for_words().print(f"\nA wider terminal, or a pipe, shows more: {', '.join(left_out)}.", markup=False)
 
 
 def _facts(preset: Preset) -> dict[str, Any]:

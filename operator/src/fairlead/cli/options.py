@@ -116,10 +116,16 @@ async def chosen_model(client: OpenAIClient, model: str | None) -> str:
     raise RequestFailed(400, f"there are several models, choose one with --model: {', '.join(sorted(models))}")
 
 
+def console_for_words(*, stderr: bool = False) -> Console:
+    """Prints sentences: a terminal's lines are broken between words, and a pipe's are not broken."""
+    console = Console(stderr=stderr, highlight=False)
+    console.soft_wrap = not console.is_terminal
+    return console
+
+
 def tell(error: Exception, gateway: str = "") -> None:
     """Prints the error and a remedy on standard error."""
-    console = Console(stderr=True, highlight=False)
-    console.soft_wrap = not console.is_terminal  # a terminal's lines are broken between words
+    console = console_for_words(stderr=True)
     gateway = without_credentials(gateway)
     console.print(f"error: {error}", markup=False)
     match error:

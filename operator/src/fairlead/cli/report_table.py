@@ -1,10 +1,10 @@
 """A load's report as tables for a terminal, and as plain JSON. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from fairlead.api.quantities import format_duration
 from fairlead.client.load_generator import LoadSample
@@ -40,7 +40,13 @@ def report_table(report: Report, title: str) -> Table:
     if report.by_replica:
         rows.append(("per replica", ", ".join(f"{name}: {number}" for name, number in report.by_replica.items())))
     rows += [(f"error: {kind}", str(number)) for kind, number in report.errors.items()]
-    table = Table("what", "how much", title=title, title_justify="left", show_header=False)
+    return facts_table(title, rows)
+
+
+def facts_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and values. Narrow terminals break what is longer than a line, such as a pod's name, and cut nothing."""
+    columns = Column("what", overflow="fold"), Column("how much", overflow="fold")
+    table = Table(*columns, title=title, title_justify="left", show_header=False)
     for row in rows:
         table.add_row(*row)
     return table
