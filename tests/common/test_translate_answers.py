@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate import Translation, translation_of
+from fairlead_common.openai.translate.summaries import ASKS_FOR_SUMMARY
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}]
@@ -42,18 +43,25 @@ def refused(**fields: Any) -> PromptError:
 
 def answered(message: dict[str, Any], max_tokens: int = 9, **choice: Any) -> anthropic.types.Message:
     """A whole answer, as the official client reads it."""
+    return anthropic.types.Message.model_validate(whole(message, max_tokens=max_tokens, **choice))
+
+
+def whole(message: dict[str, Any], max_tokens: int = 9, *, asked: Any = None, **choice: Any) -> dict[str, Any]:
+    """`asked`: more fields of the request."""
     translation = new()
-    chat(translation, max_tokens=max_tokens)
+    chat(translation, max_tokens=max_tokens, **(asked or {}))
     body = {"id": "chatcmpl-1", "model": "m", "choices": [{"message": message, **choice}], "usage": USAGE}
     status, told = translation.answer(200, json.dumps(body).encode(), "r")
     assert status == 200
-    return anthropic.types.Message.model_validate_json(told)
+    return dict(json.loads(told))
 
 
-def streamed(deltas: Sequence[dict[str, Any]], max_tokens: int = 9, **ending: Any) -> list[dict[str, Any]]:
-    """Events of a stream whose chunks have these deltas."""
+def streamed(
+    deltas: Sequence[dict[str, Any]], max_tokens: int = 9, *, asked: Any = None, **ending: Any
+) -> list[dict[str, Any]]:
+    """Events of a stream whose chunks have these deltas. `asked`: more fields of the request."""
     translation = new()
-    chat(translation, max_tokens=max_tokens, stream=True)
+    chat(translation, max_tokens=max_tokens, stream=True, **(asked or {}))
     return list(_told(translation, [{"delta": each} for each in deltas] + [{"delta": {}, **ending}]))
 
 
@@ -112,6 +120,49 @@ def test_a_budget_of_several_answers_between_calls_may_be_more_than_one_may_have
     assert "thinking_token_budget" not in found and found["chat_template_kwargs"]["enable_thinking"] is True
 
 
+SUMMARY: dict[str, Any] = {"compaction": {"type": "summarize"}}
+TURNS = [*ASK, {"role": "assistant", "content": "yes"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (TURNS, [*TURNS, {"role": "user", "content": ASKS_FOR_SUMMARY}]),
+        (
+            ASK,
+            [{"role": "user", "content": [{"type": "text", "text": "ahoy"}, {"type": "text", "text": "\n\nOf what?"}]}],
+        ),
+    ],
+)
+def test_a_compaction_asks_for_a_summary_of_the_conversation(messages: Any, said: Any) -> None:
+    compaction = SUMMARY["compaction"] | ({} if messages is TURNS else {"instructions": "Of what?"})
+    found = chat(messages=messages, compaction=compaction, tools=[TOOL], tool_choice={"type": "any"})
+    assert (found["messages"], found["tool_choice"]) == (said, "none")
+    assert found["add_generation_prompt"] and "continue_final_message" not in found
+    for name, sent in (("stop_sequences", ["."]), ("context_management", {"edits": []})):
+        assert refused(**SUMMARY, **{name: sent}).field == name
+    shape = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    assert refused(**SUMMARY, output_config=shape).field == "output_config.format"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "content", "told"),
+    [
+        ("of rain", "stop", "of rain", "compaction"),
+        (" \n", "stop", None, "end_turn"),
+        ("of ra", "length", None, "model_context_window_exceeded"),
+    ],
+)
+def test_a_summary_is_the_only_block_and_none_where_it_is_cut(text: str, reason: str, content: Any, told: str) -> None:
+    found = whole({"content": text, "reasoning": "hm"}, asked=SUMMARY, finish_reason=reason)
+    assert (found["content"], found["stop_reason"]) == ([{"type": "compaction", "content": content}], told)
+    events = streamed([{"reasoning": "hm"}, *({"content": each} for each in text)], asked=SUMMARY, finish_reason=reason)
+    kinds = ["message_start", "content_block_start", "content_block_delta", "content_block_stop"]
+    assert [each["type"] for each in events] == [*kinds, "message_delta", "message_stop"]
+    assert events[2]["delta"] == {"type": "compaction_delta", "content": content}
+    assert events[4]["delta"]["stop_reason"] == told
+
+
 def test_an_output_format_is_kept_to() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     kept_to = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
@@ -134,7 +185,7 @@ def test_what_changes_nothing_is_taken_and_the_rest_refused_by_name() -> None:
     for field, value in {
         "container": "c",
         "mcp_servers": [{}],
-        "speed": "slow",
+        "thread": {"type": "create"},
         "fallbacks": [],
         "max_tokens": 0,
     }.items():

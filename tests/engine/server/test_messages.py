@@ -116,6 +116,23 @@ async def test_a_tool_runner_sends_whole_conversations(client: anthropic.AsyncAn
     assert caught.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"  # type: ignore[index]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_conversation_is_compacted_and_goes_on(client: anthropic.AsyncAnthropic, streamed: bool) -> None:
+    asked: Any = {"model": "dinghy", "max_tokens": 60, "messages": ASK, "compaction": {"type": "summarize"}}
+    if streamed:
+        async with client.beta.messages.stream(**asked, **GREEDY) as stream:
+            summary: Any = await stream.get_final_message()
+    else:
+        summary = await client.beta.messages.create(**asked, **GREEDY)
+    [block] = summary.content
+    assert (block.type, summary.stop_reason) == ("compaction", "compaction") and block.content
+    turns: list[Any] = [{"role": "assistant", "content": summary.content}, {"role": "user", "content": "And now?"}]
+    after = await client.beta.messages.create(model="dinghy", max_tokens=8, messages=turns, **GREEDY)
+    assert (
+        after.usage.input_tokens > (await client.messages.count_tokens(model="dinghy", messages=turns[1:])).input_tokens
+    )
+
+
 async def test_why_it_ended_is_told(client: anthropic.AsyncAnthropic) -> None:
     cut = await client.messages.create(model="dinghy", max_tokens=1, messages=ASK, **GREEDY)
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 1)

@@ -126,6 +126,8 @@ class CompactionBlock(_Cacheable, tag="compaction", frozen=True, kw_only=True):
     content: str | None = None
     """None = there is no summary."""
     encrypted_content: Any = None
+    signature: Any = None
+    tool_changes: Any = None
 
 
 class ToolChange(msgspec.Struct, frozen=True):

@@ -153,6 +153,8 @@ class CountTokensRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True
     cache_control: CacheControl | None = None
     speed: str | None = None
     """No effect."""
+    compaction: Any = None
+    """No effect on the tokens of the conversation as it was sent."""
 
 
 Asked = TypeVar("Asked", bound=CountTokensRequest)
@@ -259,14 +261,21 @@ class MessageBatches(MessagesDialect):
         return (status, body) if status < 400 else self.refusal(status, body, request_id)
 
 
-def chat_of(request: CountTokensRequest) -> Chat:
-    """The conversation as a chat. Raises PromptError."""
+def chat_of(request: CountTokensRequest, question: str | None = None) -> Chat:
+    """The conversation as a chat, with a last question of the user. Raises PromptError."""
     fields: dict[str, Any] = {"messages": [], "add_generation_prompt": True}
     places = []
     for place, message in _chat_messages(request):
         places.append(place)
         fields["messages"].append(message)
     last = fields["messages"][-1]
+    if question is not None and last["role"] == "user":  # templates may want turns to alternate
+        said = [_text(last["content"])] if isinstance(last["content"], str) else last["content"]
+        fields["messages"][-1] = last = {**last, "content": [*said, _text(f"\n\n{question}")]}
+    elif question is not None:
+        last = {"role": "user", "content": question}
+        places.append("messages")
+        fields["messages"].append(last)
     if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
         fields |= {"add_generation_prompt": False, "continue_final_message": True}
     tools = {f"tools.{index}": tool for index, tool in enumerate(request.tools or ()) if not tool.is_search}

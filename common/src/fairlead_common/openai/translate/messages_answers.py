@@ -30,6 +30,7 @@ from fairlead_common.openai.translate.messages import (
     chat_of,
     decoded,
 )
+from fairlead_common.openai.translate.summaries import ASKS_FOR_SUMMARY
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 MESSAGES_PATH = "/v1/messages"
@@ -52,6 +53,20 @@ class ContextManagement(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     edits: list[ContextEdit] | None = None
 
 
+class Summarize(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Asks for a summary of the conversation in place of an answer."""
+
+    type: Literal["summarize"]
+    instructions: str | None = None
+    """In place of our own question."""
+
+    @property
+    def question(self) -> str:
+        """The last message of the chat."""
+        given = self.instructions or ""
+        return given if given.strip() else ASKS_FOR_SUMMARY
+
+
 class MessagesRequest(CountTokensRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """`POST /v1/messages`, as Anthropic's clients send it."""
 
@@ -66,7 +81,7 @@ class MessagesRequest(CountTokensRequest, forbid_unknown_fields=True, frozen=Tru
     """No effect, as the next two."""
     inference_geo: str | None = None
     diagnostics: Any = None
-    compaction: None = None
+    compaction: Summarize | None = None
     container: None = None
     thread: None = None
     """A conversation that the server keeps. To pass it over would lose all but the newest messages."""
@@ -83,8 +98,9 @@ class Messages(MessagesDialect):
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         request = decoded(body, MessagesRequest, unknown)
-        chat = chat_of(request)
+        chat = chat_of(request, request.compaction and request.compaction.question)
         self._places, self._stream.max_tokens = chat.places, request.max_tokens
+        self._stream.is_summary = request.compaction is not None
         fields = chat.fields | _choice(request) | _thinking(request) | _format(request)
         given = {
             "model": request.model,
@@ -105,7 +121,7 @@ class Messages(MessagesDialect):
         if status >= 400:
             return self.refusal(status, body, request_id)
         try:
-            return status, msgspec.json.encode(_message(completion.decode(body), self._stream.max_tokens))
+            return status, msgspec.json.encode(self._stream.whole(completion.decode(body)))
         except UNREADABLE:
             return self.refusal(502, b'{"message": "What serves this model does not answer chats."}', request_id)
 
@@ -128,6 +144,8 @@ class Messages(MessagesDialect):
 
 def _choice(request: MessagesRequest) -> dict[str, Any]:
     choice = request.tool_choice
+    if request.compaction is not None:
+        return _choice_of_summary(request)
     if choice is None or all(tool.is_search for tool in request.tools or ()):
         return {}
     if choice.type == "tool":
@@ -136,6 +154,15 @@ def _choice(request: MessagesRequest) -> dict[str, Any]:
         chosen = _CHOICES[choice.type]
     alone = {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}
     return {"tool_choice": chosen, **alone}
+
+
+def _choice_of_summary(request: MessagesRequest) -> dict[str, Any]:
+    """Raises PromptError for fields that shape an answer and no summary."""
+    shaped = {"context_management": request.context_management, "stop_sequences": request.stop_sequences}
+    shaped["output_config.format"] = _format(request)
+    if field := next((name for name, given in shaped.items() if given), None):
+        raise PromptError(field, f"{field}: is not for a compaction; leave it out")
+    return {"tool_choice": "none"} if any(not tool.is_search for tool in request.tools or ()) else {}
 
 
 def _thinking(request: MessagesRequest) -> dict[str, Any]:
@@ -176,6 +203,24 @@ def _message(answer: ChatCompletion, max_tokens: int) -> dict[str, Any]:
     usage = answer.usage or _NOTHING
     ending = _ending(choice, usage, max_tokens, has_calls=any(block["type"] == "tool_use" for block in content))
     return _head(answer) | {"content": content, **ending, "usage": _usage(usage)}
+
+
+def _summary(answer: ChatCompletion, max_tokens: int) -> dict[str, Any]:
+    """A message with nothing but the summary of the conversation."""
+    choice = answer.choices[0] if answer.choices else ChatChoice()
+    usage = answer.usage or _NOTHING
+    content, ending = _summarised(choice, choice.message.content or "", usage, max_tokens)
+    block = {"type": "compaction", "content": content}
+    return _head(answer) | {"content": [block], **ending, "usage": _usage(usage)}
+
+
+def _summarised(choice: ChatChoice, text: str, usage: ChatUsage, max_tokens: int) -> tuple[str | None, dict[str, Any]]:
+    """The content of the block, and why it ended. None = there is no summary, or its end is missing: clients then keep
+    the conversation."""
+    ending = _ending(choice, usage, max_tokens, has_calls=False)
+    if ending["stop_reason"] != "end_turn" or not text.strip():
+        return None, ending
+    return text, {"stop_reason": "compaction", "stop_sequence": None}
 
 
 def _use(call: ChatCall) -> dict[str, Any] | None:
@@ -228,6 +273,9 @@ class _MessageStream:
     def __init__(self) -> None:
         self.max_tokens = 0
         """Of the request."""
+        self.is_summary = False
+        """Whether it asks for a summary in place of an answer."""
+        self._summary = ""
         self._has_begun = False
         self._num_blocks = 0
         self._open: str | int | None = None
@@ -236,6 +284,10 @@ class _MessageStream:
         self._last = ChatChoice()
         """The choice's last chunk that ended it."""
         self._usage = _NOTHING
+
+    def whole(self, answer: ChatCompletion) -> dict[str, Any]:
+        """The message that is not streamed."""
+        return _summary(answer, self.max_tokens) if self.is_summary else _message(answer, self.max_tokens)
 
     def events(self, payload: bytes) -> Iterator[Mapping[str, Any]]:
         if payload == DONE:
@@ -251,7 +303,10 @@ class _MessageStream:
             message = _head(chunk) | {"content": [], "stop_reason": None, "stop_sequence": None}
             yield {"type": "message_start", "message": message | {"usage": _usage(self._usage)}}
         for choice in chunk.choices[:1]:
-            yield from self._said(choice.delta)
+            if self.is_summary:
+                self._summary += choice.delta.content or ""
+            else:
+                yield from self._said(choice.delta)
             if choice.finish_reason is not None:
                 self._last = choice
 
@@ -283,8 +338,14 @@ class _MessageStream:
         return ({"type": "content_block_stop", "index": index},)
 
     def _end(self) -> Iterator[Mapping[str, Any]]:
-        yield from self._close()
         ending = _ending(self._last, self._usage, self.max_tokens, has_calls=self._has_calls)
+        if self.is_summary:  # in one delta, as clients replace what was there before
+            content, ending = _summarised(self._last, self._summary, self._usage, self.max_tokens)
+            yield {"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": None}}
+            delta = {"type": "compaction_delta", "content": content}
+            yield {"type": "content_block_delta", "index": 0, "delta": delta}
+            yield {"type": "content_block_stop", "index": 0}
+        yield from self._close()
         yield {"type": "message_delta", "delta": ending, "usage": _usage(self._usage)}
         yield {"type": "message_stop"}
 
