@@ -5,7 +5,7 @@ cache will keep are not counted (`cache_creation_input_tokens` 0), since nobody 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
