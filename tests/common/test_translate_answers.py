@@ -173,7 +173,7 @@ def test_an_output_format_is_kept_to() -> None:
 
 def test_what_changes_nothing_is_taken_and_the_rest_refused_by_name() -> None:
     bare = chat()
-    without = {
+    without: dict[str, Any] = {
         "metadata": {"user_name": "u"}, "service_tier": "auto", "speed": "fast",
         "diagnostics": {"previous_message_id": None}, "container": None, "mcp_servers": [],
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
