@@ -98,7 +98,7 @@ class Messages(MessagesDialect):
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
         request = decoded(body, MessagesRequest, unknown)
-        chat = chat_of(request, request.compaction and request.compaction.question)
+        chat = chat_of(request, None if request.compaction is None else request.compaction.question)
         self._places, self._stream.max_tokens = chat.places, request.max_tokens
         self._stream.is_summary = request.compaction is not None
         fields = chat.fields | _choice(request) | _thinking(request) | _format(request)
@@ -158,7 +158,10 @@ def _choice(request: MessagesRequest) -> dict[str, Any]:
 
 def _choice_of_summary(request: MessagesRequest) -> dict[str, Any]:
     """Raises PromptError for fields that shape an answer and no summary."""
-    shaped = {"context_management": request.context_management, "stop_sequences": request.stop_sequences}
+    shaped: dict[str, Any] = {
+        "context_management": request.context_management,
+        "stop_sequences": request.stop_sequences,
+    }
     shaped["output_config.format"] = _format(request)
     if field := next((name for name, given in shaped.items() if given), None):
         raise PromptError(field, f"{field}: is not for a compaction; leave it out")
