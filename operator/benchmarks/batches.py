@@ -2,17 +2,21 @@
 
     python operator/benchmarks/batches.py --runs 3 --output docs/benchmarks/batches.md
 
-Each load is played twice by the same seeded open loop on fresh engines (real prefix caches, simulated steps): alone,
-and beside a batch that does not end meanwhile. The order of both changes from run to run.
+Each load is a seeded open loop on engines with real prefix caches and simulated steps, in pairs of short phases on the
+same fleet: one alone, one beside a batch that does not end meanwhile, with equal arrivals. Their order changes from
+pair to pair, so whatever else a machine does in the minutes of a run meets both alike; the interval is that of the
+pairs, drawn again and again. What the batch itself changes, without any machine, is in
+`tests/routing/test_simulation.py`, in virtual time.
 """
 
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +29,12 @@ from routing import machine
 
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import OpenAIClient
-from fairlead.client.workload import ArrivalPhase, WorkloadKind, arrival_times, conversations
+from fairlead.client.workload import ArrivalPhase, Conversation, WorkloadKind, arrival_times, conversations
 
 NUM_ENGINES = 2
 SETTLE_SECONDS = 3.0
-"""Of the load, before the batch, so that gateways know the usual prompt and the engines' steps."""
+"""Of the load before what is counted: gateways then know the usual prompt and the engines' steps, and a batch runs."""
+NUM_DRAWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,9 @@ LOADS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    load: str
-    is_beside: bool
-    """Whether a batch ran."""
+class Phase:
+    """Of a load, alone or beside a batch."""
+
     first_tokens: tuple[float, ...]
     """Seconds from when each request was due."""
     failed: int
@@ -63,15 +67,34 @@ class Result:
     """Answered of the batch."""
     seconds: float
 
-    def first_token(self, percent: int) -> float:
-        """A percentile in milliseconds."""
-        return statistics.quantiles(self.first_tokens, n=100)[percent - 1] * 1000
+
+Pair = tuple[Phase, Phase]
+"""Alone, and beside a batch."""
+
+
+def percentile(phases: Sequence[Phase], percent: int) -> float:
+    """Of the first tokens of these phases together, in milliseconds."""
+    times = [each for phase in phases for each in phase.first_tokens]
+    return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] * 1000
+
+
+def ratio(pairs: Sequence[Pair]) -> float:
+    """Of the p90 beside a batch to that without."""
+    alone, beside = zip(*pairs, strict=True)
+    return percentile(beside, 90) / percentile(alone, 90)
+
+
+def interval(pairs: Sequence[Pair], seed: int) -> tuple[float, float]:
+    """In which the ratio of 19 out of 20 sets of as many pairs lies, drawn from these."""
+    draw = random.Random(seed)
+    drawn = sorted(ratio(draw.choices(pairs, k=len(pairs))) for _ in range(NUM_DRAWN))
+    return drawn[NUM_DRAWN // 40], drawn[-1 - NUM_DRAWN // 40]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3, help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals per load (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=12, help="of phases per load (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals per phase (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (default: %(default)s)")
     parser.add_argument("--loads", type=int, default=len(LOADS), help="only the first so many (default: all)")
     parser.add_argument("--output", type=Path, help="file for the page")
@@ -92,8 +115,8 @@ async def begin_batch(client: openai.AsyncOpenAI, load: Load) -> Any:
     return await client.batches.create(input_file_id=sent.id, endpoint="/v1/chat/completions", completion_window="24h")
 
 
-async def play(load: Load, run: int, is_beside: bool, args: argparse.Namespace) -> Result:
-    """One load on fresh engines."""
+async def play(load: Load, args: argparse.Namespace) -> list[Pair]:
+    """One load on a fresh fleet."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         starting = (
@@ -106,55 +129,72 @@ async def play(load: Load, run: int, is_beside: bool, args: argparse.Namespace) 
         base = f"http://127.0.0.1:{told['port']}/v1"
         official = await stack.enter_async_context(openai.AsyncOpenAI(base_url=base, api_key="none"))
         client = await stack.enter_async_context(OpenAIClient(base))
-        seed = args.seed + run
-        before = LoadGenerator(client, MODEL)
-        talks = conversations(load.kind, replace(SHAPE, num_prefixes=12), seed)
-        await before.open_loop(talks, arrival_times([ArrivalPhase(load.rate, SETTLE_SECONDS)], seed))
-        batch = await begin_batch(official, load) if is_beside else None
-        generator = LoadGenerator(client, MODEL)
-        await generator.open_loop(talks, arrival_times([ArrivalPhase(load.rate, args.seconds)], seed))
-        counts = (await official.batches.retrieve(batch.id)).request_counts if batch is not None else None
-        first = tuple(each.ttft_seconds for each in generator.samples if each.ttft_seconds is not None)
-        failed = sum(each.ttft_seconds is None for each in generator.samples)
-        return Result(load.name, is_beside, first, failed, counts.completed if counts else 0, generator.seconds)
+        talks = conversations(load.kind, replace(SHAPE, num_prefixes=12), args.seed)
+        await loaded(client, talks, load, SETTLE_SECONDS, args.seed)
+        pairs = []
+        for number in range(args.pairs):
+            phases: dict[bool, Phase] = {}
+            for is_beside in (True, False) if number % 2 else (False, True):
+                batch = await begin_batch(official, load) if is_beside else None
+                await loaded(client, talks, load, SETTLE_SECONDS, args.seed + number)
+                before = await num_answered(official, batch)
+                generator = await loaded(client, talks, load, args.seconds, args.seed + number)
+                lines = await num_answered(official, batch) - before
+                if batch is not None:
+                    await official.batches.cancel(batch.id)
+                    while (await official.batches.retrieve(batch.id)).status != "cancelled":
+                        await asyncio.sleep(0.1)
+                first = tuple(each.ttft_seconds for each in generator.samples if each.ttft_seconds is not None)
+                phases[is_beside] = Phase(first, len(generator.samples) - len(first), lines, generator.seconds)
+            pairs.append((phases[False], phases[True]))
+            print(f"{load.name}, pair {number + 1}: {ratio(pairs[-1:]):.2f}, so far {ratio(pairs):.2f}", flush=True)
+        return pairs
 
 
-def page(results: list[Result], args: argparse.Namespace) -> str:
+async def loaded(
+    client: OpenAIClient, talks: Iterator[Conversation], load: Load, seconds: float, seed: int
+) -> LoadGenerator:
+    """With so many seconds of arrivals, to the last answer."""
+    generator = LoadGenerator(client, MODEL)
+    await generator.open_loop(talks, arrival_times([ArrivalPhase(load.rate, seconds)], seed))
+    return generator
+
+
+async def num_answered(client: openai.AsyncOpenAI, batch: Any) -> int:
+    """Lines of the batch, if there is one."""
+    counts = None if batch is None else (await client.batches.retrieve(batch.id)).request_counts
+    return 0 if counts is None else counts.completed
+
+
+def page(results: dict[str, list[Pair]], args: argparse.Namespace) -> str:
     lines = [
         "# First tokens beside a batch",
         "",
         f"{NUM_ENGINES} simulated engines of 32 slots, steps of `{STEP_COST}` seconds, prompts of",
-        f"about 4,000 tokens, 32 out, {args.seconds:.0f} s of arrivals per load; medians of {args.runs} runs, seed",
-        f"{args.seed}. {machine()}.",
+        f"about 4,000 tokens, 32 out; {args.pairs} pairs of phases of {args.seconds:g} s per load, alone and beside a",
+        f"batch on the same fleet, in changing order, seed {args.seed}. The ratio is that of the p90 of all phases,",
+        f"with the interval in which 95% of drawn sets of pairs have it. {machine()}.",
         "",
         "    python operator/benchmarks/batches.py",
         "",
         "| Load | Batch | First token p50, ms | p90, ms | p90 to that without | Failed | Lines per second |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for load in LOADS[: args.loads]:
-        of_load = [each for each in results if each.load == load.name]
-        alone, beside = ([each for each in of_load if each.is_beside == is_beside] for is_beside in (False, True))
-        for name, found in (("none", alone), ("beside one", beside)):
-            p50, p90 = (statistics.median(each.first_token(percent) for each in found) for percent in (50, 90))
-            ratio = p90 / statistics.median(each.first_token(90) for each in alone)
-            rate = statistics.median(each.lines / each.seconds for each in found)
-            failed = sum(each.failed for each in found)
-            lines.append(f"| {load.name} | {name} | {p50:.0f} | {p90:.0f} | {ratio:.2f} | {failed} | {rate:.1f} |")
+    for name, pairs in results.items():
+        low, high = interval(pairs, args.seed)
+        alone, beside = zip(*pairs, strict=True)
+        told = f"{ratio(pairs):.2f} ({low:.2f} … {high:.2f})"
+        for kind, phases, relation in (("none", alone, "1.00"), ("beside one", beside, told)):
+            p50, p90 = percentile(phases, 50), percentile(phases, 90)
+            rate = sum(each.lines for each in phases) / sum(each.seconds for each in phases)
+            failed = sum(each.failed for each in phases)
+            lines.append(f"| {name} | {kind} | {p50:.0f} | {p90:.0f} | {relation} | {failed} | {rate:.1f} |")
     return "\n".join(lines) + "\n"
 
 
-async def bench(args: argparse.Namespace) -> list[Result]:
-    """Every load with and without a batch, told as it ends."""
-    results = []
-    for run in range(args.runs):
-        for load in LOADS[: args.loads]:
-            for is_beside in (True, False) if run % 2 else (False, True):
-                found = await play(load, run, is_beside, args)
-                results.append(found)
-                p50, p90 = found.first_token(50), found.first_token(90)
-                print(f"run {run + 1}: {load.name}: {p50:.0f} {p90:.0f} ms, {found.lines} lines", flush=True)
-    return results
+async def bench(args: argparse.Namespace) -> dict[str, list[Pair]]:
+    """Of each load by its name, told as it is played."""
+    return {load.name: await play(load, args) for load in LOADS[: args.loads]}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

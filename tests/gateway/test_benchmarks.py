@@ -28,7 +28,7 @@ def test_loads_are_played_and_shown(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_load_is_played_with_and_without_a_batch(tmp_path: Path) -> None:
-    options = ("--loads", "1", "--runs", "1", "--seconds", "4", "--output", str(tmp_path / "batches.md"))
+    options = ("--loads", "1", "--pairs", "2", "--seconds", "4", "--output", str(tmp_path / "batches.md"))
     program = PROGRAM.with_name("batches.py")
     done = subprocess.run([sys.executable, program, *options], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -38,6 +38,8 @@ def test_a_load_is_played_with_and_without_a_batch(tmp_path: Path) -> None:
     for _, median, p90, _, failed, _ in (alone, beside):
         assert 0 < int(median) <= int(p90) and failed == "0"
     assert float(alone[-1]) == 0 < float(beside[-1])
+    found, low, high = (float(each) for each in beside[3].rstrip(")").replace("(", "… ").split("… "))
+    assert 0 < low <= found <= high
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ Margins are far from what is measured: these tests notice a policy that has beco
 """
 
 from functools import cache
-from statistics import mean, median
+from statistics import mean, median, quantiles
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,10 @@ ACCELERATORS = Setup(
     max_num_seqs=64,
     token_budget=2048,
     num_blocks=6000,
+)
+
+BESIDE_A_BATCH = Setup(
+    num_replicas=2, cost=StepCost(base=0.004, prefill_token=5e-5, decode_seq=5e-4), max_num_seqs=32, token_budget=512
 )
 
 
@@ -103,6 +108,25 @@ def test_every_policy_serves_a_fleet_that_is_full_for_a_while(policy: str) -> No
     assert all(each.num_generated == each.arrival.num_output for each in served)
     for engine in simulation.engines.values():
         assert engine.most_at_once <= 3, "nobody waited for a slot inside an engine"
+
+
+@pytest.mark.parametrize("longest", [200, 4000])
+@pytest.mark.parametrize(("workload", "rate"), [(unshared, 8.0), (unshared, 16.0), (shared_prefixes, 8.0)])
+def test_a_batch_takes_spare_capacity_and_hardly_delays_others(workload: Any, rate: float, longest: int) -> None:
+    """`longest`: of its prompts, in tokens."""
+
+    def p90(num_lines: int) -> tuple[float, int]:
+        simulation = RoutedFleet("PredictedTTFT", BESIDE_A_BATCH, 1)
+        lines = unshared(9, num=num_lines, rate=1.0, longest=longest)
+        for line in lines:
+            line.at = 4.0  # a fleet that nobody uses yet would be filled
+        served = simulation.run(workload(1, num=300, rate=rate), lines)
+        simulation.router.in_flight.check()
+        return quantiles((each.ttft for each in served), n=10)[-1], simulation.num_lines_answered
+
+    (alone, _), (beside, num_answered) = p90(0), p90(400)
+    assert beside < 1.15 * alone
+    assert 0 < num_answered < 400, "there are lines to the end"
 
 
 def test_a_run_is_repeatable() -> None:

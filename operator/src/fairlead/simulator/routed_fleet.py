@@ -67,11 +67,13 @@ class Served(ModelSequence):
     """A request, its way and its times."""
 
     arrival: Arrival
+    is_line: bool = False
+    """Whether it is a line of a batch, which is not streamed."""
     sent: InFlightRequest | None = None
     first_token_at: float = 0.0
 
     @classmethod
-    def of(cls, arrival: Arrival, block_size: int) -> "Served":
+    def of(cls, arrival: Arrival, block_size: int, *, is_line: bool = False) -> "Served":
         """At the arrival."""
         num_tokens = arrival.prompt.num_tokens
         return cls(
@@ -81,6 +83,7 @@ class Served(ModelSequence):
             num_cacheable=num_cacheable_blocks(num_tokens, block_size),
             adapter=arrival.prompt.adapter,
             arrival=arrival,
+            is_line=is_line,
         )
 
     @property
@@ -178,12 +181,17 @@ class RoutedFleet:
             ) for uid, engine in self.engines.items()
         ])  # fmt: skip
         self.queue: deque[Served] = deque()
+        self.lines: deque[Served] = deque()
+        """Of a batch, that wait for spare capacity."""
+        self.num_lines_answered = 0
         self._num_ended = 0
 
-    def run(self, arrivals: Iterable[Arrival]) -> list[Served]:
-        """Serves all requests to their ends."""
+    def run(self, arrivals: Iterable[Arrival], lines: Iterable[Arrival] = ()) -> list[Served]:
+        """Serves all requests to their ends, and as many `lines` of a batch meanwhile as there is spare capacity
+        for."""
         requests = [Served.of(arrival, self.setup.block_size) for arrival in arrivals]
-        for request in requests:
+        of_batch = [Served.of(line, self.setup.block_size, is_line=True) for line in lines]
+        for request in [*requests, *of_batch]:
             self.time.at(request.arrival.at, partial(self._arrive, request))
         while self._num_ended < len(requests):
             self.time.advance()
@@ -200,6 +208,8 @@ class RoutedFleet:
 
     def first_token(self, request: Served) -> None:
         """The first token of an answer is here."""
+        if request.is_line:
+            return
         assert request.sent is not None
         request.first_token_at = self.time.now
         self.router.first_token(request.sent, self.time.now)
@@ -207,15 +217,26 @@ class RoutedFleet:
     def end(self, request: Served) -> None:
         """An answer is complete."""
         assert request.sent is not None
+        if request.is_line:
+            self.router.first_token(request.sent, self.time.now, learn=False)
+            self.num_lines_answered += 1
+        else:
+            self._num_ended += 1
         self.router.release(request.sent, self.time.now)
-        self._num_ended += 1
 
     def _arrive(self, request: Served) -> None:
-        self.queue.append(request)
+        if request.is_line:
+            self.lines.append(request)
+        else:
+            self.router.spare.came(self.time.now)
+            self.queue.append(request)
         self._route()
 
     def _route(self) -> None:
-        while self.queue and (sent := self.router.route(self.queue[0].arrival.prompt, self.time.now)):
-            request = self.queue.popleft()
+        while line := self.queue or self.lines:
+            sent = self.router.route(line[0].arrival.prompt, self.time.now, is_spare=line is self.lines)
+            if sent is None:
+                break
+            request = line.popleft()
             request.sent = sent
             self.time.after(self.setup.latency, partial(self.engines[sent.uid].arrive, request))
