@@ -20,9 +20,8 @@ from torch import Tensor
 
 from fairlead_common.models.model_config import ModelConfig
 from fairlead_common.openai.chat import ChatTemplate
-from fairlead_engine.api.answers.answer_formats import INSTRUCTED, choose_formats
+from fairlead_engine.api.answers.answer_formats import INSTRUCTED, TOOL_FORMATS, choose_formats
 from fairlead_engine.api.answers.reader import AnswerReader
-from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine.api.detokenizer import TextDelta
 from fairlead_engine.api.schemas import ChatRequest
 from fairlead_engine.api.tool_use import tool_use

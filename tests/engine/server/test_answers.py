@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead_common.models.choices import ReasoningParser, ToolCallParser
-from fairlead_engine.api.answers.answer_formats import AnswerFormats, choose_formats
+from fairlead_engine.api.answers.answer_formats import TOOL_FORMATS, AnswerFormats, choose_formats
 from fairlead_engine.api.answers.reader import AnswerReader
 from fairlead_engine.api.answers.reasoning_formats import REASONING_FORMATS
-from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine.types import FinishReason, SequenceOutput
 from fairlead_engine_testing.written_answers import ANSWERS, FUNCTIONS, OSLO, Pieces
 from fairlead_engine_testing.written_answers import read_pieces as read

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead_common.openai.chat import ChatTemplate
-from fairlead_engine.api.answers.answer_formats import AnswerFormats
-from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.api.answers.answer_formats import TOOL_FORMATS, AnswerFormats
 from fairlead_engine_testing.written_answers import read_pieces
 from fairlead_engine_testing.written_templates import WRITES, written_by
 

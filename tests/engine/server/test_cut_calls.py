@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.api.answers.answer_formats import AnswerFormats
-from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.api.answers.answer_formats import TOOL_FORMATS, AnswerFormats
 from fairlead_engine.types import FinishReason
 from fairlead_engine_testing.written_answers import ANSWERS, read_pieces
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead_engine.api.answers.answer_formats import choose_formats, written_format
+from fairlead_engine.api.answers.answer_formats import TOOL_FORMATS, choose_formats, written_format
 from fairlead_engine.api.answers.object_formats import Forced, Instructed
-from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 from fairlead_engine_testing.written_templates import BEGIN, END, WRITES, F
 
 FILES = Path(__file__).parents[2] / "common" / "templates"

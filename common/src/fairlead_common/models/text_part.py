@@ -6,7 +6,7 @@ the position, so that rotations of text are those of the plain family.
 
 from typing import Any
 
-from fairlead_common.models.families.gemma3 import TEXT_DEFAULTS
+from fairlead_common.models.families.dense import GEMMA3_DEFAULTS
 from fairlead_common.models.families.registry import ARCHITECTURES, find_family
 from fairlead_common.models.json_fields import JsonFields
 
@@ -22,7 +22,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """`model_type` of a decoder that has another within such a checkpoint → fields of the same decoder by itself."""
 _DEFAULTS: dict[str, dict[str, int]] = {
-    "gemma3_text": TEXT_DEFAULTS,
+    "gemma3_text": GEMMA3_DEFAULTS,
     "gemma4_text": {
         "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
         "num_attention_heads": 8, "max_position_embeddings": 131_072,

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from fairlead_common.tokens.byte_letters import in_letters
 from fairlead_common.tokens.mistral_chat import mistral_template
 from fairlead_common.tokens.stored_tokenizer import TEKKEN, StoredTokenizer
 
@@ -36,6 +35,16 @@ _KIMI_PATTERN = (
 _KIMI_RESERVED = 256
 """Number of special tokens, behind all ordinary tokens; without a text of its own a token is `<|reserved_token_N|>`."""
 _MOST_TOKENS, _LONGEST_TOKEN = 2**21, 2048
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_OF_LETTER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
+"""GPT-2's alphabet, in which byte-level tokenizers write their tokens: printable Latin-1 letters stand for the
+equal byte, letters from U+0100 on for the other bytes."""
+_LETTER_OF_BYTE = {byte: letter for letter, byte in BYTE_OF_LETTER.items()}
+
+
+def in_letters(raw: bytes) -> str:
+    return "".join(map(_LETTER_OF_BYTE.__getitem__, raw))
 
 
 def converted(path: Path, config: Mapping[str, Any]) -> StoredTokenizer:

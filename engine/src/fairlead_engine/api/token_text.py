@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
-from fairlead_common.tokens.byte_letters import BYTE_OF_LETTER
+from fairlead_common.tokens.ranked_pairs import BYTE_OF_LETTER
 from fairlead_common.tokens.tokenizing import PromptTokenizer, TokenizerError
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

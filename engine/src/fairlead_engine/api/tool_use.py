@@ -1,6 +1,6 @@
 """The tools of a chat: allowed calls, required calls, and the grammar that enforces both.
 
-Knows the request's fields; the models' formats of calls are `answers/tool_formats.py`'s.
+Knows the request's fields; the models' formats of calls are `answers/answer_formats.py`'s.
 """
 
 import json

@@ -21,7 +21,6 @@ from fairlead_common.wire import messages
 from fairlead_common.wire.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_common.wire.own_paths import FORM_PATHS
 from fairlead_engine.errors import EngineDead, EngineError, RequestError
-from fairlead_engine.external.allowed_tools import only_allowed
 from fairlead_engine.external.call_arguments import StreamedArguments, with_arguments
 from fairlead_engine.external.front_service import FrontService
 from fairlead_engine.external.passing_requests import PassingRequest
@@ -57,6 +56,37 @@ MAX_EVENT_BYTES = 8 * 2**20
 """The longest event of a stream: an echoed prompt is one event."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _NamedTool(msgspec.Struct, frozen=True):
+    function: _Function
+
+
+class _Allowed(msgspec.Struct, frozen=True):
+    mode: str
+    tools: list[_NamedTool]
+
+
+class _SomeAllowed(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
+    allowed_tools: _Allowed
+
+
+def only_allowed(fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """The fields to replace: the allowed tools alone, and the mode of their choice. None where nothing of the kind is
+    chosen, or not well: the server refuses it."""
+    try:
+        allowed = msgspec.json.decode(fields["tool_choice"], type=_SomeAllowed).allowed_tools
+        tools = msgspec.json.decode(fields["tools"], type=list[msgspec.Raw])
+        names = {tool.function.name for tool in allowed.tools}
+        kept = [tool for tool in tools if msgspec.json.decode(tool, type=_NamedTool).function.name in names]
+    except (KeyError, *_UNREADABLE):
+        return {}
+    replaced = {"tools": kept, "tool_choice": allowed.mode} if kept else {}
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in replaced.items()}
 
 
 class _Details(msgspec.Struct):

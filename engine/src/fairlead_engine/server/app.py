@@ -33,9 +33,8 @@ from fairlead_common.openai.translate.responses import INPUT_TOKENS_PATH, RESPON
 from fairlead_common.openai.translate.responses_answers import ResponseInputTokens
 from fairlead_common.wire import messages
 from fairlead_engine.api import generate_endpoints, model_endpoints, prompt_endpoints, schemas
-from fairlead_engine.api.service import Service
-from fairlead_engine.api.translated_endpoint import TranslatedEndpoint
-from fairlead_engine.host.exchange import Answering, Handler, RawEndpoint, refuse
+from fairlead_engine.api.service import Endpoint, Service
+from fairlead_engine.host.exchange import Answering, Exchange, Handler, RawEndpoint, refuse
 from fairlead_engine.host.refusals import ErrorReply
 from fairlead_engine.server import control_endpoints
 from fairlead_engine.version import __version__
@@ -43,6 +42,24 @@ from fairlead_engine.version import __version__
 Schema = type[msgspec.Struct]
 _REFERENCE = "#/components/schemas/{name}"
 _JSON, _EVENTS = "application/json", "text/event-stream"
+
+
+class TranslatedEndpoint(Endpoint):
+    """Has requests in other dialects (`fairlead_common.openai.translate`) answered by the endpoints of their paths in the
+    OpenAI form."""
+
+    def __init__(self, service: Service, handlers: Mapping[str, Handler]) -> None:
+        """`handlers`: by path."""
+        super().__init__(service)
+        self._handlers = handlers
+
+    async def __call__(self, exchange: Exchange) -> None:
+        self._service.lifecycle.check_accepting()
+        body = await exchange.body()
+        await self._service.pacer.pace(len(body))
+        path = exchange.translate(body, self._service.unknown_fields)
+        del body  # answers may take long
+        await self._handlers[path](exchange)
 
 
 @dataclass(frozen=True, slots=True)

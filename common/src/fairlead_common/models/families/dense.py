@@ -19,6 +19,7 @@ from fairlead_common.models.model_config import (
 )
 from fairlead_common.models.quantized_checkpoints import GgufFormat
 from fairlead_common.models.rope_config import UNTURNED, RopeConfig, RopeKind, parse_rope
+from fairlead_common.models.siglip_config import parse_siglip
 from fairlead_common.models.weight_formats import WeightPart, share, vector
 
 Config = TypeVar("Config", bound=ModelConfig)
@@ -36,6 +37,11 @@ _CWM_ROPE = {
     "rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 8192,
     "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 }  # fmt: skip
+GEMMA3_DEFAULTS = {
+    "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "max_position_embeddings": 131_072,
+}  # fmt: skip
+"""Values of transformers' class for Gemma 3, which files with a tower leave out of `text_config`."""
 _GEMMA3_BASE, _GEMMA3_LOCAL_BASE = 1_000_000.0, 10_000.0
 _OLMO3_BASE = 500_000.0
 _APERTUS_BASE = 12_000_000.0
@@ -311,6 +317,21 @@ def parse_gemma3_layers(fields: JsonFields) -> ModelConfig:
     return replace(ModelConfig(**shape, query_norm=QueryNorm.HEADS), rope=rope, local_rope=local)
 
 
+def parse_gemma3_seeing(fields: JsonFields) -> ModelConfig:
+    """With its vision tower (arXiv 2503.19786)."""
+    text = fields.with_section("text_config", GEMMA3_DEFAULTS)
+    config = parse_gemma3(text)
+    vision = parse_siglip(fields, config.hidden_size)
+    for name, token_id in (
+        ("image_token_index", vision.image_token_id),
+        ("boi_token_index", vision.begin_token_id),
+        ("eoi_token_index", vision.end_token_id),
+    ):
+        if token_id >= config.vocab_size:
+            raise fields.invalid(name, f"must be below vocab_size ({config.vocab_size})")
+    return replace(config, vision=vision)
+
+
 def sliding_rope(fields: JsonFields, default_theta: float) -> RopeConfig | None:
     """The base of layers with a window, in files with a section for each kind of layer; None = no sections."""
     newer = fields.section("rope_parameters")
@@ -401,6 +422,12 @@ FAMILIES = (
         parse_gemma3,
         "Gemma 3, the text models (270M, 1B), and what is built like them",
         built_as="Gemma2ForCausalLM",
+    ),
+    Family(
+        "Gemma3ForConditionalGeneration",
+        "gemma3",
+        parse_gemma3_seeing,
+        "Gemma 3 from 4B on: chats with [images]",
     ),
     Family("Glm4ForCausalLM", "glm4", parse_glm4, "GLM-4 0414 and GLM-Z1, dense, unquantised or in GGUF"),
     Family("GraniteForCausalLM", "granite", parse_granite, "Granite 3, dense", built_as="LlamaForCausalLM"),

@@ -1,6 +1,7 @@
 """Bodies of dialects → their schemas, refused with the place of the problem as `messages[0].content`. Pure."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,8 @@ Asked = TypeVar("Asked", bound=msgspec.Struct)
 _LONGEST_PLACE = 200
 """Characters of the place of a problem; names from the client may be long."""
 _NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_MESSAGE = re.compile(r"messages\[(\d+)\](?:\.\w+|\[\d+\])*")
+_TOOL = re.compile(r"tools\[(\d+)\](?:\.(?:function|custom)\b)?")
 
 
 def tag_of(value: Any) -> str | None:
@@ -37,3 +40,26 @@ def decoded(body: bytes, schema: type[Asked], unknown: UnknownFields) -> Asked:
         raise PromptError("", f"the request body is not valid JSON: {error}") from None
     except RecursionError:
         raise PromptError("", "the request body is nested too deeply") from None
+
+
+class Places:
+    """Where messages and tools of a chat, and fields of other names, stand in a request."""
+
+    def __init__(
+        self, messages: Sequence[str] = (), tools: Sequence[str] = (), names: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """`names`: patterns and replacements, applied in order, after the places of messages and tools."""
+        self._messages, self._tools, self._names = messages, tools, names
+
+    def told(self, text: str) -> str:
+        """An error's text with the request's places."""
+        text = _MESSAGE.sub(lambda found: _at(self._messages, found), text)
+        text = _TOOL.sub(lambda found: _at(self._tools, found), text)
+        for pattern, name in self._names:
+            text = re.sub(pattern, name, text)
+        return text
+
+
+def _at(places: Sequence[str], found: re.Match[str]) -> str:
+    index = int(found[1])
+    return places[index] if index < len(places) else found[0]

@@ -14,6 +14,7 @@ import msgspec
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, ModelName, check_json
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate.chat_answers import EVENT_STREAM
+from fairlead_common.openai.translate.decoding import Places
 from fairlead_common.openai.translate.message_blocks import (
     SERVERS_BLOCKS,
     TOOL_CHANGES,
@@ -30,7 +31,6 @@ from fairlead_common.openai.translate.message_blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from fairlead_common.openai.translate.places import Places
 from fairlead_common.openai.unknown_fields import UnknownFields
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"

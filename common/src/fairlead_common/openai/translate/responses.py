@@ -17,8 +17,7 @@ import msgspec
 from fairlead_common.openai.budget import MAX_MESSAGES, MAX_TOOLS, Metadata, ModelName
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.tool_forms import INPUT_OF_CUSTOM, function_of
-from fairlead_common.openai.translate.decoding import decoded, tag_of
-from fairlead_common.openai.translate.places import Places
+from fairlead_common.openai.translate.decoding import Places, decoded, tag_of
 from fairlead_common.openai.translate.summaries import ASKS_FOR_SUMMARY, opened
 from fairlead_common.openai.unknown_fields import UnknownFields
 

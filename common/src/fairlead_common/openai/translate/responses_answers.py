@@ -19,8 +19,8 @@ from fairlead_common.openai.translate.chat_answers import (
     is_error,
     payloads,
 )
+from fairlead_common.openai.translate.decoding import Places
 from fairlead_common.openai.translate.messages import tokens_reply
-from fairlead_common.openai.translate.places import Places
 from fairlead_common.openai.translate.responses import (
     SEARCH,
     Kept,

@@ -12,10 +12,23 @@ from typing import Any, NamedTuple
 from fairlead_common.openai.chat import ChatTemplate, ChatTemplateError
 from fairlead_common.openai.instructed import instruction
 from fairlead_engine.api.answers.answer_text import AnswerSource, CallArguments, CallBegun, CallCut, CallEnded
-from fairlead_engine.api.answers.object_formats import Forced, Instructed
+from fairlead_engine.api.answers.code_formats import Gemma4, Lfm2, Olmo3, Pythonic
+from fairlead_engine.api.answers.named_formats import Apertus, DeepSeek, Functionary, Harmony, KimiK2, Mistral, Solar
+from fairlead_engine.api.answers.object_formats import (
+    CohereCommand,
+    Forced,
+    GigaChat,
+    Granite,
+    Hermes,
+    Hunyuan,
+    Instructed,
+    Llama3,
+    Nemotron,
+    Phi4,
+)
 from fairlead_engine.api.answers.reasoning_formats import REASONING_FORMATS, ReasoningFormat
+from fairlead_engine.api.answers.tagged_formats import DeepSeekTags, Glm, Hy3, MiniMax, Qwen3Coder, SeedOss
 from fairlead_engine.api.answers.tool_format import ToolFormat
-from fairlead_engine.api.answers.tool_formats import TOOL_FORMATS
 
 _MOST_CHARACTERS = 10_000
 """Bound on the examined text behind the question: a call takes a few hundred characters."""
@@ -41,6 +54,34 @@ _IDS = ("a1B2c3D4e", f"functions.{_NAME}:0")
 _ID = re.compile(r"\bid\b")
 _FUNCTION = {"name": _NAME, "arguments": json.dumps(_ARGUMENTS)}
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+TOOL_FORMATS: dict[str, type[ToolFormat]] = {
+    "hermes": Hermes,
+    "llama3_json": Llama3,
+    "mistral": Mistral,
+    "deepseek_v3": DeepSeek,
+    "harmony": Harmony,
+    "glm45": Glm,
+    "qwen3_coder": Qwen3Coder,
+    "minimax_m2": MiniMax,
+    "seed_oss": SeedOss,
+    "kimi_k2": KimiK2,
+    "deepseek_v32": DeepSeekTags,
+    "hunyuan_a13b": Hunyuan,
+    "hy_v3": Hy3,
+    "cohere_command3": CohereCommand,
+    "granite": Granite,
+    "phi4_mini_json": Phi4,
+    "nemotron": Nemotron,
+    "lfm2": Lfm2,
+    "olmo3": Olmo3,
+    "gemma4": Gemma4,
+    "gigachat3": GigaChat,
+    "solar_open": Solar,
+    "apertus": Apertus,
+    "functionary": Functionary,
+    "pythonic": Pythonic,
+}
+"""How models write calls of tools, by the name of `--tool-call-parser`."""
 
 
 def written_format(template: str, special_tokens: Mapping[str, str] | None = None) -> tuple[str | None, bool]:

@@ -17,10 +17,8 @@ from fairlead_engine.model.families import (
     gemma4,
     hybrids,
     lfm,
-    llama4,
     nemotron_h,
-    qwen2_5_vl,
-    qwen3_vl,
+    qwen_vl,
     recurrent,
 )
 from fairlead_engine.model.weights import Weights
@@ -48,19 +46,19 @@ BUILDERS: dict[str, Callable[[Weights, Any], Decoder]] = {
     "HYV3ForCausalLM": experts.build_hunyuan_3,
     "Lfm2ForCausalLM": lfm.build_lfm2,
     "Lfm3ForCausalLM": lfm.build_lfm3,
-    "Llama4ForCausalLM": llama4.build,
+    "Llama4ForCausalLM": experts.build_llama4,
     "LlamaForCausalLM": dense.build,
     "MiniMaxM2ForCausalLM": experts.build_minimax_m2,
     "MixtralForCausalLM": experts.build_mixtral,
     "NemotronHForCausalLM": nemotron_h.build_nemotron_h,
     "Olmo2ForCausalLM": dense.build_olmo,
     "Phi3ForCausalLM": dense.build_phi3,
-    "Qwen2_5_VLForConditionalGeneration": qwen2_5_vl.build,
+    "Qwen2_5_VLForConditionalGeneration": qwen_vl.build_2_5,
     "Qwen2MoeForCausalLM": experts.build_qwen,
     "Qwen3NextForCausalLM": recurrent.build_qwen,
-    "Qwen3VLForConditionalGeneration": qwen3_vl.build,
-    "Qwen3VLMoeForConditionalGeneration": qwen3_vl.build_experts,
-    "Qwen3_5ForConditionalGeneration": qwen3_vl.build_recurrent,
+    "Qwen3VLForConditionalGeneration": qwen_vl.build,
+    "Qwen3VLMoeForConditionalGeneration": qwen_vl.build_experts,
+    "Qwen3_5ForConditionalGeneration": qwen_vl.build_recurrent,
 }
 """Each raises ModelLoadError, naming the tensor that does not fit; of other families `built_as` says how."""
 

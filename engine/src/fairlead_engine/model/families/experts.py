@@ -15,10 +15,11 @@ from torch import Tensor
 
 from fairlead_common.models.families.cohere2_moe import Cohere2ExpertsConfig
 from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, PhimoeConfig, RoutedExpertsConfig
+from fairlead_common.models.families.llama4 import Llama4Config
 from fairlead_engine.kernels.gates import Gate
 from fairlead_engine.kernels.routes import ExpertRouting
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.layers import Experts, FeedForward, ParallelLayer, SharedExpert
+from fairlead_engine.model.layers import Experts, FeedForward, ParallelLayer, ScaledInputs, SharedExpert
 from fairlead_engine.model.shard import scaled
 from fairlead_engine.model.weight_stack import ExpertProjections
 from fairlead_engine.model.weights import NormNames, Weights, layer_index
@@ -181,3 +182,23 @@ def build_gpt_oss(weights: Weights, config: GptOssConfig) -> Decoder:
         )
 
     return weights.decoder(attention=weights.attention, feed_forward=experts)
+
+
+def build_llama4(weights: Weights, config: Llama4Config) -> Decoder:
+    """Inputs of experts are scaled by sigmoid scores, beside an expert for all tokens, in all layers or in some.
+    `Weights.attention` follows the configuration: chunks with positions, and whole contexts without."""
+
+    def feed_forward(prefix: str) -> FeedForward:
+        layer, inner = f"{prefix}.feed_forward", config.expert_size
+        if layer_index(prefix) in config.dense_layers:
+            return weights.feed_forward(layer)
+        weights.unstack_experts(layer, config.num_experts, inner, is_transposed=True)
+        experts = weights.experts(
+            layer, config.num_experts, ExpertRouting(1), inner=inner, router="router", are_sides_swapped=True
+        )
+        bias = torch.zeros(config.num_experts, device=weights.device)
+        scores = ExpertRouting(config.num_experts_per_token, normalised=False, bias=bias)
+        shared = weights.feed_forward(f"{layer}.shared_expert", inner=inner)
+        return SharedExpert(ScaledInputs(experts, scores), shared)
+
+    return weights.decoder(attention=weights.attention, feed_forward=feed_forward)
