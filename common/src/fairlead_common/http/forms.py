@@ -38,7 +38,7 @@ class Form:
         return None if place is None else self.body[place[0] : place[1]]
 
     def with_value(self, name: str, value: bytes) -> bytes:
-        """The body with this value of the field, which is put first where there is none."""
+        """The body with the value of the field; a missing field becomes the first."""
         place = self._place(name)
         if place is not None:
             return b"".join((self.body[: place[0]], value, self.body[place[1] :]))

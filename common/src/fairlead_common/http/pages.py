@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DOCUMENT_FOLDER = Path(__file__).parent.parent / "web"
-"""`/docs`, which shows `/openapi.json`, and what other pages share with it."""
+"""`/docs`, a view of `/openapi.json`, and the parts common to all pages."""
 
 _TYPES = {".html": b"text/html; charset=utf-8", ".js": b"text/javascript; charset=utf-8", ".css": b"text/css"}
 _POLICY = (

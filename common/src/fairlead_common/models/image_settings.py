@@ -52,7 +52,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens before and behind those of an image, of which chat templates write the first alone
     (`PromptTokenizer.seeing`); None = they write `image_token_id`."""
     see_each_other: bool = False
-    """Whether each token of an image sees all of the image, so that one step computes all that are not cached."""
+    """Whether each token of an image sees the whole image; a step then computes all uncached tokens of the image."""
 
     @property
     def factor(self) -> int:

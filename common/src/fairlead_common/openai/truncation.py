@@ -24,8 +24,8 @@ class Truncation(NamedTuple):
     """Else the beginning."""
 
     def cut(self, ids: Ids, frame: tuple[int, int] = _NO_FRAME) -> Ids:
-        """The tokens that are kept. `frame`: special tokens before and behind the text, which stay where there is room
-        for any other."""
+        """The tokens that are kept. `frame`: special tokens before and behind the text, kept wherever room for another
+        token is left."""
         excess = len(ids) - self.num_tokens
         if excess <= 0:
             return ids

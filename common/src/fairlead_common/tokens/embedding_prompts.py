@@ -1,4 +1,4 @@
-"""Texts that a model's makers put in front of a text before they make its vector, such as `query: `: the `prompts` of
+"""Prefixes of a text in the training of an embedding model, such as `query: `: the `prompts` of
 sentence-transformers."""
 
 import json

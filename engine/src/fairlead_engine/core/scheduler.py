@@ -52,10 +52,10 @@ class Scheduler:
     """One token budget per step and no phases: a sequence has one or many tokens to compute.
 
     Running sequences come first, then waiting ones, both by priority and arrival. A prompt beyond the budget is
-    computed in chunks beside decodes. When blocks run out, the last running sequence is preempted: it gives back all
-    its blocks, waits at its rank (before sequences that never ran), and computes its tokens again later, except for own
-    published blocks still in the cache. The first running sequence is never preempted for another and always fits the
-    cache: every step makes progress.
+    computed in chunks beside decodes. When blocks run out, the last running sequence is preempted: the sequence gives
+    all blocks back, waits at the same rank (before sequences that never ran), and computes tokens again later, except
+    for own published blocks still in the cache. The first running sequence is never preempted for another and always
+    fits the cache: every step makes progress.
 
     The parts of one request (its prompts, its `n` answers) never hold all slots: another request gets a slot at once
     however many and long the parts are.

@@ -45,7 +45,7 @@ _JSON, _EVENTS = "application/json", "text/event-stream"
 
 
 class TranslatedEndpoint(Endpoint):
-    """Has requests in other dialects (`fairlead_common.openai.translate`) answered by the endpoints of their paths in the
+    """Requests in other dialects (`fairlead_common.openai.translate`), answered by the endpoints of their paths in the
     OpenAI form."""
 
     def __init__(self, service: Service, handlers: Mapping[str, Handler]) -> None:

@@ -1,4 +1,4 @@
-"""`fairlead bench`: a load on any gateway or OpenAI server, its progress, and what came of it."""
+"""`fairlead bench`: a load on a gateway or OpenAI server, the progress, and the results."""
 
 import argparse
 import asyncio

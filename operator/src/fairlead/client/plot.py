@@ -1,4 +1,4 @@
-"""A picture of a load: panels of one time axis, one above the other, written as one PNG.
+"""A picture of a load: panels with a common time axis, stacked, written as a PNG.
 
 matplotlib is an extra (`pip install 'fairlead[plot]'`), imported only here and only when a plot is asked for.
 """

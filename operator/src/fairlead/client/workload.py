@@ -172,8 +172,8 @@ def arrival_times(phases: Iterable[ArrivalPhase], seed: int = 0, *, burstiness: 
 
     A renewal process: each gap is one draw of a gamma distribution with mean 1, spent at the rate of the moment (time
     rescaling). `burstiness` is its shape, as in vLLM's benchmarks: 1 is a Poisson process of varying rate exactly, less
-    comes in bursts, more ever more evenly. `phases` are taken one by one as their time comes near, so an iterator may
-    decide late.
+    comes in bursts, more ever more evenly. An iterator of `phases` may decide late: each phase is
+    taken shortly before it begins.
     """
     if not 0 < burstiness < math.inf:
         raise ValueError(f"burstiness is above 0 and finite, not {burstiness:g}")

@@ -282,8 +282,8 @@ def adapter_claims(body: Mapping[str, Any]) -> set[str]:
 
 
 def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
-    """The names an LLMDeployment wants: its served name, bare and with its namespace, its aliases, and its own. None
-    while it is being deleted; never names with a `/`."""
+    """The names an LLMDeployment wants: the served name, bare and with the namespace, the aliases, and the object's
+    name. None while it is being deleted; never names with a `/`."""
     metadata, model = body["metadata"], (body.get("spec") or {}).get("model") or {}
     if metadata.get("deletionTimestamp"):
         return {}

@@ -196,7 +196,7 @@ class Directory:
         return sorted(self.public_names(pool)[0] for pool in self.pools if pool.state != "failed")
 
     def public_names(self, pool: Pool) -> list[str]:
-        """The names to list for `pool`: plain ones that it won, else the one with namespace."""
+        """The names to list for `pool`: the pool's plain names, else the name with namespace."""
         model = pool.model
         plain = [name for name in (model.served_name, *model.aliases) if self._by_name.get(name) is pool]
         if model.served_name not in plain:

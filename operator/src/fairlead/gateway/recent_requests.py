@@ -1,4 +1,4 @@
-"""The last requests of this gateway, each by its id: what was foreseen, what happened, and why it went where it did."""
+"""The last requests of this gateway, each by its id: predictions, events, and the reason for the choice of replica."""
 
 from collections import OrderedDict
 from heapq import nsmallest

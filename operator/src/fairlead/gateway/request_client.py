@@ -119,7 +119,7 @@ class Client:
                 yield data
 
     async def read_nothing(self) -> None:
-        """Takes the body of a request that has none, so that `watch` may be entered."""
+        """Takes the body of a request without a body, a precondition of `watch`."""
         await self._receive()
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:

@@ -17,7 +17,7 @@ class Backoff:
         spread: float = 0.2,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`spread`: random share by which pauses vary, so that a server's followers come back one by one."""
+        """`spread`: random share by which pauses vary, to spread the return of a server's followers."""
         self.seconds = first
         """How long the next pause is, but for the spread."""
         self._first = first

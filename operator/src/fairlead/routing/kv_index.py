@@ -148,8 +148,8 @@ class KVIndex:
         return matched
 
     def match_states(self, hashes: Sequence[BlockHash], matched: Mapping[str, int]) -> dict[str, int]:
-        """By replica, how many of its `matched` blocks of a prompt there are up to the last with a state that it keeps
-        or is computing; no zeros. For recurrent models."""
+        """By replica, the number of `matched` blocks of a prompt up to the last block with a kept or coming state; no
+        zeros. For recurrent models."""
         found: dict[str, int] = {}
         ends: dict[int, int] = {}
         for uid, num_blocks in matched.items():

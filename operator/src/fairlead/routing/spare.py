@@ -1,9 +1,9 @@
-"""Spare capacity: which replicas may take a line of a batch now, so that first tokens of others come as before. Pure.
+"""Spare capacity: the replicas to which a line of a batch may go now without delaying first tokens of others. Pure.
 
 While others use a replica, lines of batches leave a quarter of its slots and of its cache free, go where no prompt is
-being computed, and add at most a tenth to what a step with a usual prompt takes: by their decodes together, and by
-their prompts, of which those that take longer may come only so often that few first tokens meet one. Where nobody has
-asked for a minute they may take what an eighth leaves.
+being computed, and add at most a tenth to what a step with a usual prompt takes: by all decodes together, and by long
+prompts, which may come only so often that few first tokens meet a prompt. Where nobody has asked for a minute they
+may take what an eighth leaves.
 """
 
 from math import ceil, inf

@@ -290,8 +290,8 @@ def chat_of(request: CountTokensRequest, question: str | None = None) -> Chat:
 
 def cache_options_of(request: CountTokensRequest, chat: Chat) -> dict[str, Any] | None:
     """`prompt_cache_options` of the chat, by the last breakpoint of each time; None = there is no breakpoint. A
-    breakpoint covers its message, one of tools the first message, in which templates show them, and one at the top
-    level the whole prompt."""
+    breakpoint covers its message; a breakpoint of tools, the first message, where templates show tools; a breakpoint at
+    the top level, the whole prompt."""
     numbers = {place: number for number, place in enumerate(chat.told_in, 1)}
     ends = {} if request.cache_control is None else {request.cache_control.ttl or "5m": len(chat.told_in)}
     contents = {"system": request.system} | {f"messages.{i}": each.content for i, each in enumerate(request.messages)}

@@ -170,7 +170,7 @@ def _choice_of_summary(request: MessagesRequest) -> dict[str, Any]:
 
 def _thinking(request: MessagesRequest) -> dict[str, Any]:
     """The bound of the reasoning. Raises PromptError for a bound without an answer behind it, as Anthropic does.
-    Between calls of tools the bound is one of all their answers together, and may be more than this one may have."""
+    Between calls of tools the bound is for all answers together, and may exceed the bound of a single answer."""
     budget = request.thinking.budget_tokens if request.thinking is not None else None
     if budget is None or request.thinking is None or request.thinking.type != "enabled":
         return {}

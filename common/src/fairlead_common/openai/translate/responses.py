@@ -255,8 +255,8 @@ def chat_fields_of(request: ResponsesRequest, kept: Kept | None = None) -> tuple
 
 
 class _History:
-    """Items → messages: reasoning and calls that follow one another are one message of the assistant, and instructions
-    at the beginning are one of the system, since templates know one."""
+    """Items → messages: consecutive reasoning and calls become a single message of the assistant, and instructions at
+    the beginning a single system message, since templates know no second."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []

@@ -1,5 +1,5 @@
-"""Gemma 4, the decoder of its text: layers differ in their heads, the last ones read what earlier ones stored, and some
-models have inputs of each layer or experts beside its feed-forward."""
+"""Gemma 4, the decoder of its text: layers differ in heads, the last layers read keys and values of earlier layers, and
+some models have inputs of each layer, or experts beside the feed-forward."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Events of a response in the background: written to the store as they come, so that any gateway can tell them."""
+"""Events of a response in the background: written to the store as they come, for replay by every gateway."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
 """The keeper: which responses are stored, where earlier turns come from, and the running ones.
 
-A response in the foreground is stored before its client has the end of it; one in the background runs as a task of this
-gateway, which says every few seconds that it does (`ResponseStore.touch`) and hears of cancelling there.
+A response in the foreground is stored before its client has the end of it; a background response runs as a task of this
+gateway, which renews its claim every few seconds (`ResponseStore.touch`) and hears of cancelling there.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class StorableRequest(msgspec.Struct):
 
 
 class StoredTurn:
-    """One response that is stored, or that goes on from a stored one."""
+    """A stored response, or a response to a stored conversation."""
 
     def __init__(
         self, store: "ResponseStore", owner: str, asked: StorableRequest, kept: Kept, given: list[Json]
@@ -58,7 +58,7 @@ class StoredTurn:
         self._asked = asked
         self.translation = Responses(kept)
         self._is_stored = False
-        """Whether there is a row of it that says that it runs."""
+        """Whether the response has a row with a running state."""
 
     @property
     def id(self) -> str:
@@ -157,7 +157,7 @@ class Keeper:
         return turn, _with_input(body, given) if is_changed else body
 
     async def compacted(self, body: bytes, owner: str) -> tuple[Kept | None, bytes]:
-        """What is stored of the conversation that a request compacts, and the request's body with what it refers to.
+        """The stored part of the conversation to compact, and the request's body with the items of its references.
         None = the translation refuses it. Raises OpenAIError."""
         try:
             asked = msgspec.json.decode(body, type=StorableRequest)

@@ -19,8 +19,8 @@ class Fewest(NamedTuple):
 
 
 class LeastLoaded:
-    """Among equal replicas the one that served the request's session last is picked; else they go round in turn, so
-    that they share a trickle evenly."""
+    """Among equal replicas the one that served the request's session last is picked; else replicas take turns and share
+    a trickle evenly."""
 
     def __init__(self, routing: Routing) -> None:
         self._turns = RoundRobin(routing)

@@ -1,6 +1,6 @@
 """Loads of a fleet in virtual time: a kind of machine, requests per second over time, and the catalogue of benchmarks.
 
-A load is in capacities of one replica, so that one load suits every machine.
+A load is in capacities of a replica, and suits every machine.
 """
 
 import math
