@@ -150,8 +150,8 @@ class Weights:
 
     def decoder(
         self,
-        attention: Callable[[str], AttentionLayer],
-        feed_forward: Callable[[str], FeedForward],
+        attention: Callable[[str], AttentionLayer] | None = None,
+        feed_forward: Callable[[str], FeedForward] | None = None,
         norms: NormNames = BEFORE_BOTH,
         guessing: GuessingNames | None = None,
         vision: VisionTower | None = None,
@@ -160,18 +160,24 @@ class Weights:
         finished: Callable[[str, DecoderLayer], DecoderLayer] = lambda prefix, layer: layer,
         embed: Callable[[TokenEmbedding], TokenEmbedding] = lambda embedding: embedding,
     ) -> Decoder:
-        """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name. No tensor may be
-        left over. `guessing`: the layer that guesses, made where it is wanted; `vision`: the tower for its images;
-        `kind`: of all layers. `finished` gives a layer what it has besides, and `embed` the embedding."""
+        """The whole model; `attention` and `feed_forward` make a layer's part, given the layer's name; None = the usual
+        part, from the configuration. No tensor may be left over. `guessing`: the layer that guesses, made where it is
+        wanted; `vision`: the tower for its images; `kind`: of all layers. `finished` gives a layer what it has besides,
+        and `embed` the embedding."""
         if guessing is not None and self.guesses:
             guessing.check(self._checkpoint.names())
         config, words, local = self._config, self.shard.part(self._config.vocab_size), self._config.local_rope
         tokens = embed(self.table(outer.embedding, config.vocab_size, config.hidden_size, scale=config.embedding_scale))
         embedding = tokens.weight
 
+        def usual(prefix: str) -> FeedForward:
+            return self.feed_forward(f"{prefix}.mlp")
+
+        attend, feed = attention or self.attention, feed_forward or usual
+
         def layer(prefix: str) -> DecoderLayer:
             own = (None if name is None else self.norm(f"{prefix}.{name}", config.hidden_size) for name in norms)
-            made = kind(norms=LayerNorms(*own), attention=attention(prefix), feed_forward=feed_forward(prefix))
+            made = kind(norms=LayerNorms(*own), attention=attend(prefix), feed_forward=feed(prefix))
             return finished(prefix, made)
 
         layers = tuple(layer(f"model.layers.{index}") for index in range(config.num_layers))

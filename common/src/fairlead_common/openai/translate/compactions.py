@@ -7,17 +7,10 @@ from typing import Any
 import msgspec
 
 from fairlead_common.openai.prompts import PromptError
-from fairlead_common.openai.translate.chat_answers import UNREADABLE, ChatChoice, completion
+from fairlead_common.openai.translate.chat_answers import ChatChoice, ChatCompletion
 from fairlead_common.openai.translate.decoding import decoded
 from fairlead_common.openai.translate.responses import TRIGGER, ResponsesRequest, checked
-from fairlead_common.openai.translate.responses_answers import (
-    NO_CHATS,
-    Compaction,
-    Responses,
-    ending_of,
-    unserved,
-    usage_of,
-)
+from fairlead_common.openai.translate.responses_answers import Compaction, Responses, ending_of, unserved, usage_of
 from fairlead_common.openai.translate.summaries import NO_SUMMARY
 from fairlead_common.openai.unknown_fields import UnknownFields
 
@@ -39,13 +32,7 @@ class Compact(Responses):
             request = msgspec.structs.replace(request, input=[*items, {"type": TRIGGER}])
         return checked(request, self._kept)
 
-    def answer(self, status: int, body: bytes, request_id: str) -> tuple[int, bytes]:
-        if status >= 400:
-            return status, self._refusal(body)
-        try:
-            answer = completion.decode(body)
-        except UNREADABLE:
-            return unserved(NO_CHATS)
+    def _answered(self, status: int, answer: ChatCompletion) -> tuple[int, bytes]:
         choice = answer.choices[0] if answer.choices else ChatChoice()
         summary, ending = choice.message.content, ending_of(choice)
         if not summary or summary.isspace():

@@ -31,7 +31,6 @@ from fairlead_common.openai.translate.responses import (
 from fairlead_common.openai.translate.summaries import NO_SUMMARY, sealed
 from fairlead_common.openai.unknown_fields import UnknownFields
 
-NO_CHATS = "What serves this model does not answer chats."
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """`finish_reason` → why a response is incomplete."""
 _ECHOED = (
@@ -94,7 +93,11 @@ class Responses:
         try:
             answer = completion.decode(body)
         except UNREADABLE:
-            return unserved(NO_CHATS)
+            return unserved("What serves this model does not answer chats.")
+        return self._answered(status, answer)
+
+    def _answered(self, status: int, answer: ChatCompletion) -> tuple[int, bytes]:
+        """Status and body of an answer that is no refusal."""
         self._whole = _whole(self._request, self._kept, answer)
         return status, msgspec.json.encode(self._whole)
 

@@ -69,23 +69,17 @@ def build_apertus(weights: Weights, config: ModelConfig) -> Decoder:
         )  # fmt: skip
         return ungated(weights, config, f"{prefix}.mlp", config.intermediate_size, activation)
 
-    return weights.decoder(attention=weights.attention, feed_forward=feed_forward, norms=_APERTUS_NORMS)
+    return weights.decoder(feed_forward=feed_forward, norms=_APERTUS_NORMS)
 
 
 def build_arcee(weights: Weights, config: ModelConfig) -> Decoder:
     return weights.decoder(
-        attention=weights.attention,
-        feed_forward=lambda prefix: ungated(weights, config, f"{prefix}.mlp", config.intermediate_size),
+        feed_forward=lambda prefix: ungated(weights, config, f"{prefix}.mlp", config.intermediate_size)
     )
 
 
 def build_cohere2(weights: Weights, config: ModelConfig) -> Decoder:
-    return weights.decoder(
-        attention=weights.attention,
-        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"),
-        norms=NormNames("input_layernorm", None, None, None),
-        kind=ParallelLayer,
-    )
+    return weights.decoder(norms=NormNames("input_layernorm", None, None, None), kind=ParallelLayer)
 
 
 def build_gemma(weights: Weights, config: ModelConfig) -> Decoder:
@@ -94,9 +88,7 @@ def build_gemma(weights: Weights, config: ModelConfig) -> Decoder:
 
 def build_glm4(weights: Weights, config: ModelConfig) -> Decoder:
     return weights.decoder(
-        attention=weights.attention,
-        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", fused="gate_up_proj"),
-        norms=_GLM4_NORMS,
+        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", fused="gate_up_proj"), norms=_GLM4_NORMS
     )
 
 

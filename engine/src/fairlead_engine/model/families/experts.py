@@ -32,7 +32,7 @@ def build_mixtral(weights: Weights, config: ExpertsConfig) -> Decoder:
         chosen = config.num_experts, ExpertRouting(config.num_experts_per_token, jitter=jitter)
         return weights.experts(f"{prefix}.block_sparse_moe", *chosen, gate="w1", up="w3", down="w2")
 
-    return weights.decoder(attention=weights.attention, feed_forward=experts)
+    return weights.decoder(feed_forward=experts)
 
 
 def routed_experts(
@@ -74,30 +74,24 @@ def build_cohere2(weights: Weights, config: Cohere2ExpertsConfig) -> Decoder:
         return replace(layer, factor=0.5) if config.is_averaged and isinstance(layer, SharedExpert) else layer
 
     norms = NormNames("input_layernorm", None, None, None)
-    return weights.decoder(attention=weights.attention, feed_forward=feed_forward, norms=norms, kind=ParallelLayer)
+    return weights.decoder(feed_forward=feed_forward, norms=norms, kind=ParallelLayer)
 
 
 def build_routed(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
-    return weights.decoder(
-        attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix)
-    )
+    return weights.decoder(feed_forward=lambda prefix: routed_experts(weights, config, prefix))
 
 
 def build_ernie4_5(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     weights.skip("model.mtp_")
     bias = "moe_statics.e_score_correction_bias"
-    return weights.decoder(
-        attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix, bias=bias)
-    )
+    return weights.decoder(feed_forward=lambda prefix: routed_experts(weights, config, prefix, bias=bias))
 
 
 def build_exaone_moe(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     """The layer for multi-token prediction is left."""
     weights.skip("mtp.")
     bias = "e_score_correction_bias"
-    return weights.decoder(
-        attention=weights.attention, feed_forward=lambda prefix: routed_experts(weights, config, prefix, bias=bias)
-    )
+    return weights.decoder(feed_forward=lambda prefix: routed_experts(weights, config, prefix, bias=bias))
 
 
 def build_granite(weights: Weights, config: ExpertsConfig) -> Decoder:
@@ -106,13 +100,12 @@ def build_granite(weights: Weights, config: ExpertsConfig) -> Decoder:
         weights.unstack_experts(layer, num, inner, gate_up="input_linear.weight", down="output_linear.weight")
         return weights.experts(layer, num, ExpertRouting(config.num_experts_per_token), router="router.layer")
 
-    return weights.decoder(attention=weights.attention, feed_forward=experts)
+    return weights.decoder(feed_forward=experts)
 
 
 def build_hunyuan(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     return weights.decoder(
-        attention=weights.attention,
-        feed_forward=lambda prefix: routed_experts(weights, config, prefix, router="gate.wg", shared="shared_mlp"),
+        feed_forward=lambda prefix: routed_experts(weights, config, prefix, router="gate.wg", shared="shared_mlp")
     )
 
 
@@ -120,10 +113,9 @@ def build_hunyuan_3(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
     """The layer for multi-token prediction, behind the others, is left."""
     weights.skip(f"model.layers.{config.num_layers}.")
     return weights.decoder(
-        attention=weights.attention,
         feed_forward=lambda prefix: routed_experts(
             weights, config, prefix, router="router.gate", bias="expert_bias", shared="shared_mlp"
-        ),
+        )
     )
 
 
@@ -136,11 +128,11 @@ def build_minimax_m2(weights: Weights, config: RoutedExpertsConfig) -> Decoder:
         routing = ExpertRouting(config.num_experts_per_token, bias=bias)
         return weights.experts(layer, config.num_experts, routing, gate="w1", up="w3", down="w2")
 
-    return weights.decoder(attention=weights.attention, feed_forward=experts)
+    return weights.decoder(feed_forward=experts)
 
 
 def build_qwen(weights: Weights, config: ExpertsConfig) -> Decoder:
-    return weights.decoder(attention=weights.attention, feed_forward=qwen_feed_forward(weights, config))
+    return weights.decoder(feed_forward=qwen_feed_forward(weights, config))
 
 
 def qwen_feed_forward(weights: Weights, config: ExpertsConfig) -> Callable[[str], FeedForward]:
@@ -181,7 +173,7 @@ def build_gpt_oss(weights: Weights, config: GptOssConfig) -> Decoder:
             router, routing, projections, inner, row_parts=[scaled(part, 2)], bias=True, gate=gate
         )
 
-    return weights.decoder(attention=weights.attention, feed_forward=experts)
+    return weights.decoder(feed_forward=experts)
 
 
 def build_llama4(weights: Weights, config: Llama4Config) -> Decoder:
@@ -201,4 +193,4 @@ def build_llama4(weights: Weights, config: Llama4Config) -> Decoder:
         shared = weights.feed_forward(f"{layer}.shared_expert", inner=inner)
         return SharedExpert(ScaledInputs(experts, scores), shared)
 
-    return weights.decoder(attention=weights.attention, feed_forward=feed_forward)
+    return weights.decoder(feed_forward=feed_forward)

@@ -38,7 +38,6 @@ class PatchPooling:
 def build(weights: Weights, config: ModelConfig) -> Decoder:
     assert isinstance(config.vision, SiglipConfig)
     return weights.decoder(
-        attention=weights.attention,
         feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", combine=gelu_mul),
         norms=GEMMA_NORMS,
         vision=_tower(weights, config.vision),

@@ -28,25 +28,15 @@ _OLDER_TOWER, _TOWER = "visual", "model.visual"
 
 def build_2_5(weights: Weights, config: ModelConfig) -> Decoder:
     assert config.vision is not None
-    return weights.decoder(
-        attention=weights.attention,
-        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"),
-        vision=_older_tower(weights, config.vision),
-    )
+    return weights.decoder(vision=_older_tower(weights, config.vision))
 
 
 def build(weights: Weights, config: ModelConfig) -> Decoder:
-    return weights.decoder(
-        attention=weights.attention,
-        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp"),
-        vision=_tower(weights, config),
-    )
+    return weights.decoder(vision=_tower(weights, config))
 
 
 def build_experts(weights: Weights, config: QwenExpertsConfig) -> Decoder:
-    return weights.decoder(
-        attention=weights.attention, feed_forward=qwen_feed_forward(weights, config), vision=_tower(weights, config)
-    )
+    return weights.decoder(feed_forward=qwen_feed_forward(weights, config), vision=_tower(weights, config))
 
 
 def build_recurrent(weights: Weights, config: ModelConfig) -> Decoder:
