@@ -4,6 +4,12 @@ from typing import Any
 
 from fairlead_engine_testing.tiny_families.family import LLAMA3_ROPE, TinyFamily, tiny_fields
 
+_ODD = {
+    "num_hidden_layers": 3, "hidden_size": 72, "intermediate_size": 100, "num_attention_heads": 6,
+    "num_key_value_heads": 3, "head_dim": 20, "attention_bias": True,
+}  # fmt: skip
+"""Sizes that are no powers of two, and heads that are wider than hidden size over heads."""
+_YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
 _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
 
 
@@ -191,7 +197,7 @@ FAMILIES = (
                 "tie_word_embeddings": True,
                 "mlp_bias": True,
                 "rope_parameters": {**LLAMA3_ROPE, "rope_theta": 500.0},
-            },
+            }
         },
     ),
     TinyFamily(
@@ -224,61 +230,20 @@ FAMILIES = (
         calls="llama3_json",
         gguf="LLAMA",
         shapes={
-            "tied": {
-                "tie_word_embeddings": True,
-            },
-            "biases": {
-                "attention_bias": True,
-                "mlp_bias": True,
-            },
-            "one-kv-head": {
-                "num_key_value_heads": 1,
-                "num_hidden_layers": 3,
-            },
-            "all-kv-heads": {
-                "num_key_value_heads": 4,
-                "head_dim": 8,
-            },
-            "wide-heads": {
-                "head_dim": 64,
-                "hidden_size": 32,
-            },
-            "one-layer": {
-                "num_hidden_layers": 1,
-            },
-            "linear-rope": {
-                "rope_scaling": {"type": "linear", "factor": 4.0},
-            },
-            "llama3-rope": {
-                "rope_theta": 500000.0,
-                "rope_scaling": LLAMA3_ROPE,
-            },
-            "rope-parameters": {
-                "rope_parameters": {**LLAMA3_ROPE, "rope_theta": 500.0},
-            },
-            "dynamic-rope": {
-                "rope_scaling": {"type": "dynamic", "factor": 4.0},
-            },
+            "tied": {"tie_word_embeddings": True},
+            "biases": {"attention_bias": True, "mlp_bias": True},
+            "one-kv-head": {"num_key_value_heads": 1, "num_hidden_layers": 3},
+            "all-kv-heads": {"num_key_value_heads": 4, "head_dim": 8},
+            "wide-heads": {"head_dim": 64, "hidden_size": 32},
+            "one-layer": {"num_hidden_layers": 1},
+            "linear-rope": {"rope_scaling": {"type": "linear", "factor": 4.0}},
+            "llama3-rope": {"rope_theta": 500000.0, "rope_scaling": LLAMA3_ROPE},
+            "rope-parameters": {"rope_parameters": {**LLAMA3_ROPE, "rope_theta": 500.0}},
+            "dynamic-rope": {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
             "yarn-mscale": {
-                "rope_scaling": {
-                    "rope_type": "yarn",
-                    "factor": 8.0,
-                    "original_max_position_embeddings": 64,
-                    "mscale": 0.7,
-                    "mscale_all_dim": 1.3,
-                    "beta_fast": 20.0,
-                    "beta_slow": 2.0,
-                },
+                "rope_scaling": {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.3, "beta_fast": 20.0, "beta_slow": 2.0}
             },
-            "yarn-factor": {
-                "rope_scaling": {
-                    "rope_type": "yarn",
-                    "factor": 8.0,
-                    "original_max_position_embeddings": 64,
-                    "attention_factor": 1.1,
-                    "truncate": False,
-                },
-            },
+            "yarn-factor": {"rope_scaling": {**_YARN, "attention_factor": 1.1, "truncate": False}},
         },
     ),
     TinyFamily(
@@ -286,20 +251,7 @@ FAMILIES = (
         apertus_fields,
         calls="apertus",
         gguf="APERTUS",
-        shapes={
-            "odd": {
-                "num_hidden_layers": 3,
-                "hidden_size": 72,
-                "intermediate_size": 100,
-                "num_attention_heads": 6,
-                "num_key_value_heads": 3,
-                "head_dim": 20,
-                "attention_bias": True,
-                "tie_word_embeddings": True,
-                "rope_parameters": None,
-                "rope_theta": 500.0,
-            },
-        },
+        shapes={"odd": {**_ODD, "tie_word_embeddings": True, "rope_parameters": None, "rope_theta": 500.0}},
     ),
     TinyFamily(
         "arcee",
@@ -307,17 +259,11 @@ FAMILIES = (
         gguf="ARCEE",
         shapes={
             "odd": {
-                "num_hidden_layers": 3,
-                "hidden_size": 72,
-                "intermediate_size": 100,
-                "num_attention_heads": 6,
-                "num_key_value_heads": 3,
-                "head_dim": 20,
-                "attention_bias": True,
+                **_ODD,
                 "mlp_bias": True,
                 "tie_word_embeddings": True,
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
-            },
+            }
         },
     ),
     TinyFamily(
@@ -332,7 +278,7 @@ FAMILIES = (
                 "num_key_value_heads": 1,
                 "attention_bias": True,
                 "tie_word_embeddings": True,
-            },
+            }
         },
     ),
     TinyFamily(
@@ -341,17 +287,9 @@ FAMILIES = (
         calls="hermes",
         gguf="QWEN2",
         shapes={
-            "yarn": {
-                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
-            },
-            "tied": {
-                "tie_word_embeddings": True,
-                "rope_theta": 1e6,
-            },
-            "whole-layers": {
-                "use_sliding_window": True,
-                "layer_types": ["full_attention"] * 2,
-            },
+            "yarn": {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}},
+            "tied": {"tie_word_embeddings": True, "rope_theta": 1e6},
+            "whole-layers": {"use_sliding_window": True, "layer_types": ["full_attention"] * 2},
             "windows": {
                 "num_hidden_layers": 3,
                 "use_sliding_window": True,
@@ -371,18 +309,9 @@ FAMILIES = (
                 "sliding_window": 30,
                 "layer_types": ["sliding_attention", "full_attention"],
             },
-            "tied": {
-                "tie_word_embeddings": True,
-            },
-            "biases": {
-                "attention_bias": True,
-            },
-            "wide-groups": {
-                "num_attention_heads": 8,
-                "num_key_value_heads": 1,
-                "head_dim": 24,
-                "rope_theta": 1e6,
-            },
+            "tied": {"tie_word_embeddings": True},
+            "biases": {"attention_bias": True},
+            "wide-groups": {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 24, "rope_theta": 1e6},
         },
     ),
     TinyFamily(
@@ -390,15 +319,7 @@ FAMILIES = (
         mistral_fields,
         calls="mistral",
         gguf="LLAMA",
-        shapes={
-            "whole": {
-                "sliding_window": None,
-            },
-            "one-token": {
-                "sliding_window": 1,
-                "num_key_value_heads": 1,
-            },
-        },
+        shapes={"whole": {"sliding_window": None}, "one-token": {"sliding_window": 1, "num_key_value_heads": 1}},
     ),
     TinyFamily(
         "ministral3",
@@ -410,32 +331,21 @@ FAMILIES = (
                 "num_key_value_heads": 1,
                 "tie_word_embeddings": True,
                 "num_hidden_layers": 3,
-            },
+            }
         },
     ),
     TinyFamily(
         "olmo2",
         olmo2_fields,
         gguf="OLMO2",
-        shapes={
-            "one-kv-head": {
-                "num_key_value_heads": 1,
-                "attention_bias": True,
-                "tie_word_embeddings": True,
-            },
-        },
+        shapes={"one-kv-head": {"num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": True}},
     ),
     TinyFamily(
         "olmo3",
         olmo3_fields,
         calls="function_calls",
         gguf="OLMO2",
-        shapes={
-            "pattern": {
-                "num_hidden_layers": 5,
-                "layer_types": None,
-            },
-        },
+        shapes={"pattern": {"num_hidden_layers": 5, "layer_types": None}},
     ),
     TinyFamily(
         "cohere",
@@ -447,7 +357,7 @@ FAMILIES = (
                 "num_key_value_heads": 1,
                 "attention_bias": True,
                 "rope_scaling": {"type": "linear", "factor": 3.0},
-            },
+            }
         },
     ),
     TinyFamily(
@@ -456,42 +366,23 @@ FAMILIES = (
         calls="command",
         gguf="COHERE2",
         shapes={
-            "windows-alone": {
-                "layer_types": ["sliding_attention"] * 2,
-                "sliding_window": 5,
-            },
-            "pattern": {
-                "num_hidden_layers": 5,
-                "layer_types": None,
-                "attention_bias": True,
-            },
+            "windows-alone": {"layer_types": ["sliding_attention"] * 2, "sliding_window": 5},
+            "pattern": {"num_hidden_layers": 5, "layer_types": None, "attention_bias": True},
         },
     ),
     TinyFamily(
         "ernie4_5",
         ernie4_5_fields,
         gguf="ERNIE4_5",
-        shapes={
-            "biases": {
-                "use_bias": True,
-                "num_key_value_heads": 1,
-                "tie_word_embeddings": True,
-            },
-        },
+        shapes={"biases": {"use_bias": True, "num_key_value_heads": 1, "tie_word_embeddings": True}},
     ),
     TinyFamily(
         "glm4",
         glm4_fields,
         gguf="GLM4",
         shapes={
-            "one-kv-head": {
-                "num_key_value_heads": 1,
-                "attention_bias": False,
-                "num_hidden_layers": 3,
-            },
-            "linear-rope": {
-                "rope_scaling": {"type": "linear", "factor": 4.0},
-            },
+            "one-kv-head": {"num_key_value_heads": 1, "attention_bias": False, "num_hidden_layers": 3},
+            "linear-rope": {"rope_scaling": {"type": "linear", "factor": 4.0}},
         },
     ),
     TinyFamily(
@@ -499,13 +390,7 @@ FAMILIES = (
         granite_fields,
         calls="granite",
         gguf="GRANITE",
-        shapes={
-            "untied": {
-                "tie_word_embeddings": False,
-                "attention_bias": True,
-                "mlp_bias": True,
-            },
-        },
+        shapes={"untied": {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True}},
     ),
     TinyFamily(
         "exaone4",
@@ -513,18 +398,9 @@ FAMILIES = (
         calls="hermes",
         gguf="EXAONE4",
         shapes={
-            "windows-alone": {
-                "num_hidden_layers": 3,
-                "layer_types": None,
-            },
-            "pattern": {
-                "num_hidden_layers": 5,
-                "layer_types": None,
-            },
-            "without-windows": {
-                "sliding_window": None,
-                "layer_types": ["full_attention"] * 2,
-            },
+            "windows-alone": {"num_hidden_layers": 3, "layer_types": None},
+            "pattern": {"num_hidden_layers": 5, "layer_types": None},
+            "without-windows": {"sliding_window": None, "layer_types": ["full_attention"] * 2},
         },
     ),
     TinyFamily("seed_oss", seed_oss_fields, calls="seed_oss", gguf="SEED_OSS"),
@@ -533,13 +409,7 @@ FAMILIES = (
         smollm3_fields,
         calls="hermes",
         gguf="SMOLLM3",
-        shapes={
-            "interval": {
-                "num_hidden_layers": 5,
-                "no_rope_layers": None,
-                "no_rope_layer_interval": 2,
-            },
-        },
+        shapes={"interval": {"num_hidden_layers": 5, "no_rope_layers": None, "no_rope_layer_interval": 2}},
     ),
     TinyFamily(
         "phi3",
@@ -547,16 +417,8 @@ FAMILIES = (
         calls="phi4",
         gguf="PHI3",
         shapes={
-            "mini": {
-                "partial_rotary_factor": 0.75,
-                "tie_word_embeddings": True,
-                "sliding_window": None,
-            },
-            "one-kv-head": {
-                "num_key_value_heads": 1,
-                "sliding_window": None,
-                "tie_word_embeddings": True,
-            },
+            "mini": {"partial_rotary_factor": 0.75, "tie_word_embeddings": True, "sliding_window": None},
+            "one-kv-head": {"num_key_value_heads": 1, "sliding_window": None, "tie_word_embeddings": True},
         },
     ),
     TinyFamily(
@@ -570,7 +432,7 @@ FAMILIES = (
                 "attn_logit_softcapping": 5.0,
                 "final_logit_softcapping": None,
                 "num_key_value_heads": 1,
-            },
+            }
         },
     ),
     TinyFamily(
@@ -578,11 +440,7 @@ FAMILIES = (
         gemma3_fields,
         gguf="GEMMA3",
         shapes={
-            "pattern": {
-                "num_hidden_layers": 7,
-                "layer_types": None,
-                "rope_scaling": None,
-            },
+            "pattern": {"num_hidden_layers": 7, "layer_types": None, "rope_scaling": None},
             "newer": {
                 "rope_scaling": None,
                 "attention_bias": True,
@@ -626,11 +484,7 @@ FAMILIES = (
                     "sliding_attention": {"rope_type": "default", "rope_theta": 2000.0},
                 },
             },
-            "one-shape": {
-                "head_dim": 24,
-                "rope_parameters": None,
-                "per_layer_config": {},
-            },
+            "one-shape": {"head_dim": 24, "rope_parameters": None, "per_layer_config": {}},
             "readers": {
                 "num_hidden_layers": 5,
                 "layer_types": ["full_attention", "sliding_attention", "full_attention"] + ["sliding_attention"] * 2,
