@@ -17,8 +17,6 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model.eagle_head import load_eagle_head
-from fairlead_engine.runner import model_part
-from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
@@ -31,10 +29,15 @@ from fairlead_engine_testing.eagle_heads import (
     write_eagle_head,
 )
 from fairlead_engine_testing.greedy_answers import small_config
-from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
 from fairlead_engine_testing.tiny_families.dense import gemma3_fields, llama_fields
-from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
+from fairlead_engine_testing.watched_guesses import (
+    GuessReference,
+    biased_requests,
+    captured_decodes,
+    prefix_sharers,
+    watched_guesses,
+)
 
 pytestmark = pytest.mark.matrix
 
@@ -56,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint(tmp_path_factory.mktemp("model"), fields)
 
 
-class Reference:
+class Reference(GuessReference):
     """The model and the head, over whole texts."""
 
     def __init__(self, folder: Path, tensors: dict[str, Tensor], layers: tuple[int, ...]) -> None:
@@ -67,36 +70,28 @@ class Reference:
         self.layers = layers
         self.embedding = tensors.get("embed_tokens.weight", self.model.get_input_embeddings().weight.detach())
 
-    @torch.no_grad()
-    def drafts(self, tokens: list[int], num: int, bias: dict[int, float], behind: dict[int, int]) -> list[int]:
-        """Behind tokens whose last one the model has not seen. `behind`: by position, which token the head has seen
-        behind it where that is not the next one."""
-        states = self.model(torch.tensor([tokens[:-1]]), output_hidden_states=True).hidden_states
-        hidden = linear(torch.cat([states[layer][0] for layer in self.layers], dim=-1), self.tensors["fc.weight"])
-        seen = [behind.get(position, token) for position, token in enumerate(tokens[1:])]
-        found: list[int] = []
-        for _ in range(num):
-            last = self.layer(torch.tensor(seen), hidden)[-1]
-            own = linear(self.norm("norm", last), self.tensors["lm_head.weight"])
-            logits = torch.full((WORDS,), float("-inf"))
-            logits[torch.arange(OWN_WORDS) + self.tensors["d2t"]] = own
-            for token_id, value in bias.items():
-                logits[token_id] += value
-            found.append(int(logits.argmax()))
-            seen, hidden = [*seen, found[-1]], torch.cat((hidden, last[None]))
-        return found
+    def seen(self, tokens: list[int]) -> Tensor:
+        states = self.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        return linear(torch.cat([states[layer][0] for layer in self.layers], dim=-1), self.tensors["fc.weight"])
+
+    def scores(self, last: Tensor) -> Tensor:
+        logits = torch.full((WORDS,), float("-inf"))
+        logits[torch.arange(OWN_WORDS) + self.tensors["d2t"]] = linear(
+            self.norm("norm", last), self.tensors["lm_head.weight"]
+        )
+        return logits
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * self.tensors[f"{name}.weight"]
 
-    def layer(self, seen: Tensor, hidden: Tensor) -> Tensor:
+    def guess(self, tokens: Tensor, hidden: Tensor) -> Tensor:
         def weight(name: str) -> Tensor:
             return self.tensors[f"midlayer.{name}.weight"]
 
-        embedded = self.norm("midlayer.input_layernorm", self.embedding[seen])
+        embedded = self.norm("midlayer.input_layernorm", self.embedding[tokens])
         both = torch.cat((embedded, self.norm("midlayer.hidden_norm", hidden)), dim=-1)
         query, key, value = (
-            linear(both, weight(f"self_attn.{name}_proj")).view(len(seen), -1, HEAD_DIM).transpose(0, 1)
+            linear(both, weight(f"self_attn.{name}_proj")).view(len(tokens), -1, HEAD_DIM).transpose(0, 1)
             for name in "qkv"
         )
         key, value = (each.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, dim=0) for each in (turned(key), value))
@@ -134,16 +129,8 @@ def held_to_the_reference(
     behind: dict[str, dict[int, int]] | None = None,
     **settings: Any,
 ) -> EngineLoad:
-    """All that was guessed is what the reference guesses. `behind`: of requests, which tokens the head has seen behind
-    positions where others came."""
-    reference, behind = Reference(folder, tensors or eagle_tensors(FIELDS), layers), behind or {}
-    load, guesses = watched_guesses(config_of(folder, head, **settings), asked)
-    biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
-    for request_id, known, drafts in guesses:
-        assert drafts == reference.drafts(known, len(drafts), biases[request_id], behind.get(request_id, {}))
-    assert len({request_id for request_id, _, _ in guesses}) == len(asked)
-    assert len(guesses) > 5
-    return load
+    reference = Reference(folder, tensors or eagle_tensors(FIELDS), layers)
+    return reference.check(config_of(folder, head, **settings), asked, behind or {})
 
 
 @pytest.mark.parametrize("host", [None, 2**20])
@@ -160,15 +147,7 @@ def test_guesses_are_the_references_where_steps_are_captured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decodes without drafts are one graph, which hands out what the head sees; so are those between attentions."""
-    decoded: list[int] = []
-
-    def decode(self: StepGraphs, slots: Any, *rest: Any) -> Any:
-        decoded.append(len(slots))
-        return kept(self, slots, *rest)
-
-    kept = StepGraphs.decode
-    monkeypatch.setattr(StepGraphs, "decode", decode)
-    monkeypatch.setattr(model_part, "choose_recorder", lambda *_, **__: CPUGraphs())
+    decoded = captured_decodes(monkeypatch)
     held_to_the_reference(folder, write_head(tmp_path), biased_requests()[:4], attention_backend="block_tables")
     assert decoded
 
@@ -188,12 +167,7 @@ def test_a_head_says_which_layers_it_sees(
 
 def test_who_shares_a_prefix_guesses_on_with_what_stood_behind_it(folder: Path, tmp_path: Path) -> None:
     """The keys and values of a block's last position are those of who computed it, whatever came there."""
-    shared = [2 + 5 * place % 50 for place in range(16)]
-    asked = [
-        make_request(name, [*shared, first, 9], arrival_time=index, max_tokens=12, ignore_eos=True)
-        for index, (name, first) in enumerate([("a", 20), ("b", 33)])
-    ]
-    load = held_to_the_reference(folder, write_head(tmp_path), asked, behind={"b": {15: 20}})
+    load = held_to_the_reference(folder, write_head(tmp_path), prefix_sharers(), behind={"b": {15: 20}})
     assert load.prefix_hit_tokens == 16
 
 

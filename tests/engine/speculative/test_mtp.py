@@ -26,21 +26,18 @@ from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.loading import load_model, read_config
-from fairlead_engine.runner import model_part
-from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checked_steps import tokens_of
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config
-from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
 from fairlead_engine_testing.tiny_families.dense import llama_fields
 from fairlead_engine_testing.tiny_families.experts import ernie4_5_moe_fields, glm4_moe_fields
 from fairlead_engine_testing.tiny_families.latent import deepseek_v3_fields, glm4_moe_lite_fields
 from fairlead_engine_testing.tiny_families.recurrent import qwen3_5_fields, qwen3_5_moe_fields, qwen3_next_fields
-from fairlead_engine_testing.watched_guesses import biased_requests, watched_guesses
+from fairlead_engine_testing.watched_guesses import GuessReference, biased_requests, captured_decodes, prefix_sharers
 
 pytestmark = pytest.mark.matrix
 
@@ -77,7 +74,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: write_random_checkpoint(root / name, fields) for name, fields in FAMILIES.items()}
 
 
-class Reference:
+class Reference(GuessReference):
     """The model and the layer, over whole texts."""
 
     def __init__(self, folder: Path, beside: Path) -> None:
@@ -103,28 +100,19 @@ class Reference:
         self.names = QWEN_NAMES if kinds else NAMES
         self.offset = 1.0 if kinds else 0.0
 
-    @torch.no_grad()
-    def drafts(self, tokens: list[int], num: int, bias: dict[int, float], behind: dict[int, int]) -> list[int]:
-        """Behind tokens whose last one the model has not seen. `behind`: by position, which token the layer has seen
-        behind it where that is not the next one."""
-        hidden = self.model(torch.tensor([tokens[:-1]])).last_hidden_state[0]
-        seen = [behind.get(position, token) for position, token in enumerate(tokens[1:])]
-        found: list[int] = []
-        for _ in range(num):
-            last = self.guess(torch.tensor(seen), hidden)[-1]
-            logits = linear(last, self.tensors["lm_head.weight"])
-            for token_id, value in bias.items():
-                logits[token_id] += value
-            found.append(int(logits.argmax()))
-            seen, hidden = [*seen, found[-1]], torch.cat((hidden, last[None]))
-        return found
+    def seen(self, tokens: list[int]) -> Tensor:
+        hidden: Tensor = self.model(torch.tensor([tokens])).last_hidden_state[0]
+        return hidden
 
-    def guess(self, seen: Tensor, hidden: Tensor) -> Tensor:
-        embedded = self.norm(self.names.embedding_norm, embedding(seen, self.tensors["model.embed_tokens.weight"]))
+    def scores(self, last: Tensor) -> Tensor:
+        return linear(last, self.tensors["lm_head.weight"])
+
+    def guess(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        embedded = self.norm(self.names.embedding_norm, embedding(tokens, self.tensors["model.embed_tokens.weight"]))
         both = torch.cat((embedded, self.norm(self.names.hidden_norm, hidden)), dim=-1)
         stream = linear(both, self.tensors[f"{self.names.join}.weight"])[None]
-        places = torch.arange(len(seen))[None]
-        mask = torch.full((1, 1, len(seen), len(seen)), float("-inf")).triu(1)
+        places = torch.arange(len(tokens))[None]
+        mask = torch.full((1, 1, len(tokens), len(tokens)), float("-inf")).triu(1)
         found = self.layer(
             stream, attention_mask=mask, position_ids=places, position_embeddings=self.rotary(stream, places)
         )
@@ -150,16 +138,8 @@ def held_to_the_reference(
     behind: dict[str, dict[int, int]] | None = None,
     **settings: Any,
 ) -> EngineLoad:
-    """All that was guessed is what the reference guesses. `behind`: of requests, which tokens the layer has seen behind
-    positions where others came."""
-    reference, behind = Reference(folder, beside / "longer"), behind or {}
-    load, guesses = watched_guesses(config_of(folder, **settings), asked)
-    biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
-    for request_id, known, drafts in guesses:
-        assert drafts == reference.drafts(known, len(drafts), biases[request_id], behind.get(request_id, {}))
-    assert len({request_id for request_id, _, _ in guesses}) == len(asked)
-    assert len(guesses) > 5
-    return load
+    reference = Reference(folder, beside / "longer")
+    return reference.check(config_of(folder, **settings), asked, behind or {})
 
 
 @pytest.mark.parametrize("host", [None, 2**20])
@@ -175,26 +155,13 @@ def test_guesses_are_the_references(family: str, host: int | None, folders: dict
 
 def test_who_shares_a_prefix_guesses_on_with_what_stood_behind_it(folders: dict[str, Path], tmp_path: Path) -> None:
     """The keys and values of a block's last position are those of who computed it, whatever came there."""
-    shared = [2 + 5 * place % 50 for place in range(16)]
-    asked = [
-        make_request(name, [*shared, first, 9], arrival_time=index, max_tokens=12, ignore_eos=True)
-        for index, (name, first) in enumerate([("a", 20), ("b", 33)])
-    ]
-    load = held_to_the_reference(folders["deepseek_v3"], tmp_path, asked, behind={"b": {15: 20}})
+    load = held_to_the_reference(folders["deepseek_v3"], tmp_path, prefix_sharers(), behind={"b": {15: 20}})
     assert load.prefix_hit_tokens == 16
 
 
 def test_guesses_are_the_references_where_steps_are_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decodes without drafts are one graph, which hands out what the layer sees; of experts a CPU has none."""
-    decoded: list[int] = []
-
-    def decode(self: StepGraphs, slots: Any, *rest: Any) -> Any:
-        decoded.append(len(slots))
-        return kept(self, slots, *rest)
-
-    kept = StepGraphs.decode
-    monkeypatch.setattr(StepGraphs, "decode", decode)
-    monkeypatch.setattr(model_part, "choose_recorder", lambda *_, **__: CPUGraphs())
+    decoded = captured_decodes(monkeypatch)
     fields = FAMILIES["glm4_moe"] | {"first_k_dense_replace": LAYERS}
     folder = write_random_checkpoint(tmp_path / "model", fields)
     held_to_the_reference(folder, tmp_path, biased_requests()[:4], attention_backend="block_tables")
