@@ -3,7 +3,6 @@ token behind them, whatever the steps."""
 
 import json
 import shutil
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.images.image_decoding import fit
 from fairlead_engine.model.loading import read_config
 from fairlead_engine.model.vision_tower import patches
-from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams
-from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.devices import INTERPRETED
 from fairlead_engine_testing.gemma_checkpoints import (
@@ -33,12 +30,12 @@ from fairlead_engine_testing.gemma_checkpoints import (
     write_seeing_gemma,
 )
 from fairlead_engine_testing.greedy_answers import small_engine
+from fairlead_engine_testing.scenes import ReferenceScene, serve, serve_checked, words
 from fairlead_engine_testing.tiny_families.dense import llama_fields
 from fairlead_engine_testing.vision_checkpoints import noise
 
 pytestmark = pytest.mark.matrix
 
-TOLERANCE = 1e-3
 SIZES = [(24, 24), (101, 57), (9, 140), (3, 3)]
 BACKENDS = ["cpu_spans", "block_tables", pytest.param("triton", marks=(INTERPRETED, pytest.mark.compute))]
 
@@ -71,70 +68,18 @@ def make_engine(folder: Path, **settings) -> Engine:
     return small_engine(folder, **{"kv_cache_memory": 2**21, "max_num_queued_tokens": 5000, **settings})
 
 
-class Scene:
-    """A prompt of texts and images, for both sides."""
+class Scene(ReferenceScene):
+    """Without the token of an image in its answer, for which the reference would want one."""
 
-    def __init__(self, engine: Engine, *parts) -> None:
-        """`parts`: token ids, or images."""
-        self.token_ids: list[int] = []
-        self.pictures, images = [], []
-        for part in parts:
-            if isinstance(part, list):
-                self.token_ids += part
-                continue
-            self.pictures.append(part)
-            self.token_ids.append(BEGIN_IMAGE)
-            images.append(fit(part, engine.runner.model_config.task.images).placed(len(self.token_ids)))
-            self.token_ids += [SOFT] * SIDE**2 + [END_IMAGE]
-        self.images = tuple(images)
+    around, within, unwanted = (BEGIN_IMAGE, END_IMAGE), SOFT, (SOFT,)
 
-    def request(self, name: str, num_new: int, **sampling) -> EngineRequest:
-        """Without the token of an image in its answer, for which the reference would want one."""
-        return EngineRequest(
-            request_id=name, prompt_token_ids=self.token_ids, images=self.images, arrival_time=0.0,
-            sampling=SamplingParams(
-                temperature=0.0, ignore_eos=True, max_tokens=num_new, bad_words=((SOFT,),), **sampling
-            ),
-        )  # fmt: skip
-
-    def logits(self, reference, processor, output: list[int]) -> torch.Tensor:
-        """[tokens, vocab] of the reference, in one go, without a cache."""
-        ids = torch.tensor([self.token_ids + output])
+    def seen(self, processor, ids):
         types = torch.zeros_like(ids)
         types[0, : len(self.token_ids)] = (ids[0, : len(self.token_ids)] == SOFT).int()
-        seen = {"token_type_ids": types}
-        if self.pictures:
-            seen["pixel_values"] = torch.as_tensor(
-                np.stack(processor(self.pictures, return_tensors="np")["pixel_values"])
-            )
-        with torch.inference_mode():
-            return reference(input_ids=ids, **seen).logits[0]
-
-    def check(self, reference, processor, output: list[int]) -> None:
-        logits = self.logits(reference, processor, output[:-1])[len(self.token_ids) - 1 :].clone()
-        logits[:, SOFT] = float("-inf")
-        for position, token_id in enumerate(output):
-            gap = float(logits[position].max() - logits[position, token_id])
-            assert gap <= TOLERANCE, f"output token {position}: {token_id} lies {gap} below the reference's choice"
-
-
-def serve(engine: Engine, scenes: Sequence[Scene], num_new: int, per_step: int = 1) -> list[list[int]]:
-    requests = [scene.request(f"request-{index}", num_new) for index, scene in enumerate(scenes)]
-    outputs: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    while requests or engine.has_work():
-        arrived, requests = requests[:per_step], requests[per_step:]
-        for request in arrived:
-            assert engine.add(request) is None
-        for output in engine.step():
-            outputs[output.request_id] += output.new_token_ids
-            assert output.finish_reason in (None, FinishReason.LENGTH), output.message
-        engine.check()
-    assert not engine.runner._part.images._kept, "vectors were left"
-    return list(outputs.values())
-
-
-def words(seed: int, num: int = 7) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 250, num).tolist()
+        if not self.pictures:
+            return {"token_type_ids": types}
+        pixels = np.stack(processor(self.pictures, return_tensors="np")["pixel_values"])
+        return {"token_type_ids": types, "pixel_values": torch.as_tensor(pixels)}
 
 
 def many(engine: Engine) -> list[Scene]:
@@ -169,10 +114,7 @@ def test_pixels_and_vectors_are_the_references(width, height, engine, reference,
 def test_logits_of_every_token_of_a_prompt_are_the_references(backend, folder, reference, processor):
     engine = make_engine(folder, attention_backend=backend)
     scene = Scene(engine, words(1), noise(60, 90, 1), words(2), noise(40, 20, 2), words(3, 3))
-    found = answered(engine, [scene.request("scored", 1, prompt_logprobs=0)])["scored"]
-    logits = scene.logits(reference, processor, [])[:-1].log_softmax(-1)
-    expected = logits[torch.arange(len(logits)), scene.token_ids[1:]]
-    assert torch.tensor([each.logprob for each in found.prompt_logprobs]).sub(expected).abs().max() <= 1e-3
+    scene.check_scores(engine, reference, processor)
 
 
 @pytest.mark.parametrize("budget", [14, 25, 512])
@@ -191,10 +133,8 @@ def test_no_step_ends_within_an_image(budget, backend, folder, reference, proces
         return item
 
     monkeypatch.setattr(engine.scheduler, "_plan_chunk", planned)
-    outputs = serve(engine, scenes, 6, per_step=2)
+    serve_checked(engine, scenes, 6, reference, processor, per_step=2)
     assert not cut
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
 
 
 def test_what_differs_in_the_image_alone_differs_in_its_answer(engine):
@@ -225,18 +165,14 @@ def test_preempted_prompts_see_their_images_again(prefix_caching, folder, refere
         max_num_batched_tokens=40, enable_prefix_caching=prefix_caching,
     )  # fmt: skip
     scenes = [Scene(engine, words(seed, 3), noise(48, 40, seed), words(seed + 9, 4)) for seed in range(5)]
-    outputs = serve(engine, scenes, 30, per_step=5)
+    serve_checked(engine, scenes, 30, reference, processor, per_step=5)
     assert engine.load.num_preemptions > 0
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
 
 
 def test_drafts_behind_an_image_are_the_references_choice(folder, reference, processor):
     engine = make_engine(folder, speculative_method="ngram", prompt_lookup_min=1)
     scenes = [Scene(engine, words(1) * 3, noise(50, 50, seed), words(1) * 2) for seed in range(3)]
-    outputs = serve(engine, scenes, 40)
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
+    serve_checked(engine, scenes, 40, reference, processor)
     assert engine.load.num_draft_tokens > 0
 
 
@@ -244,9 +180,7 @@ def test_every_rank_sees_the_images(folder, reference, processor):
     engine = make_engine(folder, tensor_parallel_size=2, max_num_batched_tokens=40)
     with closing(engine.runner):
         scenes = many(engine)[:5]
-        outputs = serve(engine, scenes, 4, per_step=2)
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
+        serve_checked(engine, scenes, 4, reference, processor, per_step=2)
 
 
 @pytest.mark.parametrize("method", ["draft", "smaller", "medusa"])
@@ -264,9 +198,7 @@ def test_what_guesses_sees_nothing_and_changes_no_answer(method, folder, referen
         settings = {"speculative_method": "medusa", "speculative_model": str(tmp_path), "speculative_tree": "3x9"}
     engine = make_engine(folder, num_speculative_tokens=3, max_num_batched_tokens=40, **settings)
     scenes = many(engine)
-    outputs = serve(engine, scenes, 20, per_step=2)
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
+    serve_checked(engine, scenes, 20, reference, processor, per_step=2)
     assert engine.load.num_draft_tokens > 0
 
 

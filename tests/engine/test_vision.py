@@ -2,24 +2,21 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, ModelLoadError, RequestError
-from fairlead_engine.images.image import DecodedImage
 from fairlead_engine.images.image_decoding import fit
 from fairlead_engine.llm import LLM
 from fairlead_engine.model.vision_tower import patches
 from fairlead_engine.runner import image_vectors, model_part
-from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
+from fairlead_engine.types import FinishReason, SamplingParams
 from fairlead_engine_testing.adapters import write_random_soft_prompt
 from fairlead_engine_testing.checked_steps import answered
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
@@ -27,6 +24,7 @@ from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.greedy_answers import engine_of_blocks, small_config, small_engine
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.model_runners import loaded_runner
+from fairlead_engine_testing.scenes import ReferenceScene, serve, serve_checked, words
 from fairlead_engine_testing.tiny_families.dense import llama_fields
 from fairlead_engine_testing.vision_checkpoints import (
     MOST_TOKENS,
@@ -43,7 +41,6 @@ from fairlead_engine_testing.vision_checkpoints import (
 
 pytestmark = pytest.mark.matrix
 
-TOLERANCE = 1e-3
 SIZES = [(64, 64), (101, 57), (33, 90), (9, 140), (300, 200), (3, 3)]
 """Width and height: windows that fit and that do not, less than one, enlarged and made smaller."""
 CAPTURED = ("qwen2_5_vl", "qwen3_vl", "qwen3_5_vl")
@@ -98,71 +95,13 @@ def settings_of(engine: Engine):
     return engine.runner.model_config.task.images
 
 
-class Scene:
-    """A prompt of texts and images, for both sides."""
+class Scene(ReferenceScene):
+    around, within = (START, STOP), PAD
 
-    def __init__(self, engine: Engine, *parts) -> None:
-        """`parts`: token ids, or images."""
-        self.token_ids: list[int] = []
-        self.pictures = [part for part in parts if not isinstance(part, list)]
-        images = []
-        for part in parts:
-            if isinstance(part, list):
-                self.token_ids += part
-                continue
-            image: DecodedImage = fit(part, settings_of(engine))
-            self.token_ids.append(START)
-            images.append(image.placed(len(self.token_ids)))
-            self.token_ids += [PAD] * images[-1].num_tokens + [STOP]
-        self.images: tuple[PromptImage, ...] = tuple(images)
-
-    def request(self, name: str, num_new: int, **sampling) -> EngineRequest:
-        return EngineRequest(
-            request_id=name, prompt_token_ids=self.token_ids, images=self.images, arrival_time=0.0,
-            sampling=SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=num_new, **sampling),
-        )  # fmt: skip
-
-    def logits(self, reference, processor, output: list[int]) -> torch.Tensor:
-        """[tokens, vocab] of the reference, in one go, without a cache."""
-        ids = torch.tensor([self.token_ids + output])
-        seen = {}
-        if self.pictures:
-            seen = processor(self.pictures, return_tensors="pt")
-            seen["mm_token_type_ids"] = (ids == PAD).int()
-        with torch.inference_mode():
-            return reference(input_ids=ids, **seen).logits[0]
-
-    def check_scores(self, engine: Engine, reference, processor) -> None:
-        """Of all of the prompt's tokens but the first."""
-        found = answered(engine, [self.request("scored", 1, prompt_logprobs=0)])["scored"]
-        logits = self.logits(reference, processor, [])[:-1].log_softmax(-1)
-        expected = logits[torch.arange(len(logits)), self.token_ids[1:]]
-        assert torch.tensor([each.logprob for each in found.prompt_logprobs]).sub(expected).abs().max() <= 1e-3
-
-    def check(self, reference, processor, output: list[int]) -> None:
-        logits = self.logits(reference, processor, output[:-1])[len(self.token_ids) - 1 :]
-        for position, token_id in enumerate(output):
-            gap = float(logits[position].max() - logits[position, token_id])
-            assert gap <= TOLERANCE, f"output token {position}: {token_id} lies {gap} below the reference's choice"
-
-
-def serve(engine: Engine, scenes: Sequence[Scene], num_new: int, per_step: int = 1) -> list[list[int]]:
-    requests = [scene.request(f"request-{index}", num_new) for index, scene in enumerate(scenes)]
-    outputs: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    while requests or engine.has_work():
-        arrived, requests = requests[:per_step], requests[per_step:]
-        for request in arrived:
-            assert engine.add(request) is None
-        for output in engine.step():
-            outputs[output.request_id] += output.new_token_ids
-            assert output.finish_reason in (None, FinishReason.LENGTH), output.message
-        engine.check()
-    assert not engine.runner._part.images._kept, "vectors were left"
-    return list(outputs.values())
-
-
-def words(seed: int, num: int = 7) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 250, num).tolist()
+    def seen(self, processor, ids):
+        if not self.pictures:
+            return {}
+        return {**processor(self.pictures, return_tensors="pt"), "mm_token_type_ids": (ids == PAD).int()}
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -224,9 +163,7 @@ def test_mixed_batches_give_the_references_tokens(budget, backend, folder, refer
         Scene(engine, words(24, 40)),
         Scene(engine, words(25, 3)),
     ]
-    outputs = serve(engine, scenes, 6, per_step=2)
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
+    serve_checked(engine, scenes, 6, reference, processor, per_step=2)
 
 
 def test_what_differs_in_the_image_alone_differs_in_its_answer(engine, reference, processor):
@@ -286,10 +223,8 @@ def test_preempted_prompts_see_their_images_again(prefix_caching, folder, refere
     )  # fmt: skip
     engine = engine_of_blocks(config, 18)
     scenes = [Scene(engine, words(seed, 3), noise(48, 40, seed), words(seed + 9, 4)) for seed in range(5)]
-    outputs = serve(engine, scenes, 30, per_step=5)
+    serve_checked(engine, scenes, 30, reference, processor, per_step=5)
     assert engine.load.num_preemptions > 0
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
 
 
 @pytest.mark.parametrize("most", [0, 3000])
@@ -316,8 +251,7 @@ def test_of_many_images_few_are_kept_and_others_seen_again(most, folder, referen
 def test_drafts_behind_an_image_stand_where_the_reference_chooses_them(folder, reference, processor):
     engine = make_engine(folder, speculative_method="ngram", prompt_lookup_min=1)
     scene = Scene(engine, words(1) * 3, noise(50, 50, 1), words(1) * 2)
-    [output] = serve(engine, [scene], 40)
-    scene.check(reference, processor, output)
+    serve_checked(engine, [scene], 40, reference, processor)
     assert engine.load.num_draft_tokens > 0
 
 
@@ -341,9 +275,7 @@ def test_a_tree_of_guesses_stands_behind_its_images(folder, reference, processor
 def check_guesses(folder: Path, reference, processor, **settings) -> None:
     engine = make_engine(folder, num_speculative_tokens=3, max_num_batched_tokens=40, **settings)
     scenes = [Scene(engine, words(1), noise(50, 50, 1), words(2), noise(30, 20, 3)), Scene(engine, words(3))]
-    outputs = serve(engine, scenes, 20)
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
+    serve_checked(engine, scenes, 20, reference, processor)
     assert engine.load.num_draft_tokens > 0
 
 
@@ -366,9 +298,7 @@ def test_every_rank_sees_the_image(kind, folder, reference, processor):
     engine = make_engine(folder, tensor_parallel_size=2, max_num_batched_tokens=24)
     with closing(engine.runner):
         scenes = [Scene(engine, words(seed), noise(50, 60, seed), words(seed + 9)) for seed in range(3)]
-        outputs = serve(engine, scenes, 6, per_step=2)
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
+        serve_checked(engine, scenes, 6, reference, processor, per_step=2)
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"], indirect=True)
@@ -400,10 +330,8 @@ def test_captured_decodes_turn_by_their_shifted_places(folder, reference, proces
     """Beside a sequence without images, whose places are its positions."""
     engine = make_engine(folder, attention_backend="block_tables", max_num_seqs=4, max_num_batched_tokens=80)
     scenes = [Scene(engine, words(1), noise(64, 64, 1), words(2)), Scene(engine, words(3, 20))]
-    outputs = serve(engine, scenes, 10, per_step=2)
+    serve_checked(engine, scenes, 10, reference, processor, per_step=2)
     assert graphs[0].num_replays > 0
-    for scene, output in zip(scenes, outputs, strict=True):
-        scene.check(reference, processor, output)
 
 
 @pytest.mark.parametrize("kind", CAPTURED, indirect=True)
