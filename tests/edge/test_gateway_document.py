@@ -3,15 +3,12 @@
 import asyncio
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import hypothesis
 import pytest
-import schemathesis
 from fastapi.openapi.models import OpenAPI
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -29,13 +26,12 @@ from fairlead.gateway.recent_requests import PATH_REQUESTS
 from fairlead.routing.replica import Replica
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_testing.gateways import make_pool, running_gateway
+from fairlead_testing.generated_requests import MOST_TOKENS, send_generated
 
-NEEDED = ("model", "messages", "prompt", "input", "tokens", "query", "documents", "text_1", "text_2")
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
 ]  # fmt: skip
-MOST_TOKENS, MOST_OPTIONAL = 4, 3
 
 
 def references(part: Any) -> Iterator[str]:
@@ -86,24 +82,17 @@ def test_every_error_that_the_gateway_makes_is_described() -> None:
         assert "retry-after" in responses["429"]["headers"] and "retry-after" in responses["503"]["headers"]
 
 
-def served_body(body: Any, number: int) -> Any:
-    """A few fields of what was made, or nearly every body would be refused for one of forty; a model that is served."""
-    if not isinstance(body, dict):
-        return body
-    optional = sorted(set(body) - set(NEEDED), key=lambda name: zlib.crc32(f"{name}{number}".encode()))
-    kept = [*NEEDED, *(optional if number % 8 == 0 else optional[:MOST_OPTIONAL])]
-    made = {name: value for name, value in body.items() if name in kept}
-    if "messages" in made and number % 2:
-        made["messages"] = [{"role": "user", "content": str(made["messages"])[:20]}]
-    if isinstance(made.get("input", made.get("prompt")), list) and number % 2:
-        made["prompt" if "prompt" in made else "input"] = [1, 2, 3]
+def served_body(made: dict[str, Any], body: dict[str, Any], number: int) -> None:
     if number % 5:
         made["model"] = "fake"
     made.pop("use_beam_search", None)  # the scripted engine tells no log-probabilities, which beams go by
     for name in ("max_tokens", "max_completion_tokens"):
         if isinstance(made.get(name), int):
             made[name] = min(made[name], MOST_TOKENS)
-    return made
+
+
+def conforms(case: Any, reply: Any) -> None:
+    case.validate_response(reply, checks=CHECKS)
 
 
 @pytest.mark.long
@@ -111,36 +100,9 @@ async def test_generated_requests_are_answered_as_the_document_says(engine_port:
     replica = Replica(uid="r", name="r", host="127.0.0.1", port=engine_port, limits=None, digest="")
     stores = {"response_store": f"sqlite:///{tmp_path}/store.db", "file_store": f"{tmp_path}/files"}
     async with running_gateway(make_pool([replica], max_queue_time=5.0), **stores) as (_, _, url):
-        statuses, found = await asyncio.to_thread(generated, url)
+        statuses, found = await asyncio.to_thread(send_generated, url, served_body, most=30, check=conforms)
         async with httpx.AsyncClient(base_url=url) as http:
             assert (await http.get("/ready")).status_code == 200
     assert not found, "\n\n".join(map(str, found[:5]))
     assert statuses.count(200) > 40, {each: statuses.count(each) for each in set(statuses)}
     assert statuses.count(400) > 40
-
-
-def generated(url: str) -> tuple[list[int], list[Any]]:
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    statuses: list[int] = []
-    found: list[Any] = []
-
-    @hypothesis.settings(
-        max_examples=30, derandomize=True, deadline=None, database=None,
-        suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
-    )  # fmt: skip
-    @hypothesis.given(data=hypothesis.strategies.data())
-    def send(operation: Any, data: Any) -> None:
-        case = data.draw(operation.as_strategy())
-        case.body = served_body(case.body, len(statuses))
-        reply = case.call(timeout=60)
-        statuses.append(reply.status_code)
-        try:
-            case.validate_response(reply, checks=CHECKS)
-        except Exception as error:
-            found.append((case.method, case.path, case.body, reply.status_code, reply.text[:300], str(error)[:600]))
-        if reply.status_code >= 500 or not reply.headers.get("x-request-id"):
-            found.append((case.method, case.path, case.body, reply.status_code, reply.text[:300]))
-
-    for result in schema.get_all_operations():
-        send(result.ok())
-    return statuses, found
