@@ -20,7 +20,7 @@ from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.demand.readings import GatewayWindow, Readings
 from fairlead.kube.client import JsonObject, KubeError
-from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
+from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS
 from fairlead.manifests.children import children
 from fairlead.operator_settings import GpuBudget
 from fairlead_common.wire.messages import StepCost
@@ -37,6 +37,7 @@ from fairlead_testing.operators import (
     Fleet,
     bare_api_server,
     fleet_at,
+    gateway_pod,
     running_operator,
 )
 
@@ -484,16 +485,6 @@ async def test_the_status_goes_when_fairlead_no_longer_scales() -> None:
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     async with bare_api_server(tmp_path) as kubeconfig, fleet_at(kubeconfig) as found:
         yield found
-
-
-async def gateway_pod(fleet: Fleet, port: int) -> None:
-    container = {"name": "gateway", "image": "x", "ports": [{"name": "control", "containerPort": port}]}
-    metadata = {"name": "gateway", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": "fairlead-gateway"}}
-    await fleet.client.create(
-        PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
-    )
-    status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [READY]}
-    await fleet.client.patch(PODS, "gateway", {"status": status}, NAMESPACE, subresource="status")
 
 
 async def test_the_operator_scales_what_its_gateways_report_and_the_controller_applies_it(fleet: Fleet) -> None:

@@ -22,7 +22,7 @@ from fairlead_common.wire.messages import PATH_DRAIN
 from fairlead_testing.fake_gateway import FakeGateway
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 from fairlead_testing.local_api import local_api_server
-from fairlead_testing.operators import NAMESPACE, READY, SETTINGS, Fleet, fleet_at, running_operator
+from fairlead_testing.operators import NAMESPACE, READY, SETTINGS, Fleet, fleet_at, gateway_pod, running_operator
 
 SELECTOR = "fairlead.dev/llmdeployment=dinghy"
 WATCHING = replace(SETTINGS, gateway_namespace=NAMESPACE, autoscaler_interval=0.3)
@@ -96,15 +96,6 @@ async def engines(tmp_path: Path) -> AsyncIterator[Engines]:
         yield Engines(fleet, stack)
 
 
-async def gateway_saying(fleet: Fleet, port: int) -> None:
-    container = {"name": "gateway", "image": "x", "ports": [{"name": "control", "containerPort": port}]}
-    metadata = {"name": "gateway", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": "fairlead-gateway"}}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
-    await fleet.client.create(PODS, pod)
-    status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [READY]}
-    await fleet.client.patch(PODS, "gateway", {"status": status}, NAMESPACE, subresource="status")
-
-
 async def test_the_least_loaded_are_asked_to_drain_and_just_these_go(engines: Engines) -> None:
     fleet, gateway = engines.fleet, FakeGateway()
     async with gateway.serving() as port, running_operator(fleet, WATCHING) as operator:
@@ -114,7 +105,7 @@ async def test_the_least_loaded_are_asked_to_drain_and_just_these_go(engines: En
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await engines.pods()}
         running = {first: 1, second: 7, third: 2}
         gateway.signals.replicas = {uids[name]: load(name, number) for name, number in running.items()}
-        await gateway_saying(fleet, port)
+        await gateway_pod(fleet, port)
         async with asyncio.timeout(20):
             while len(operator.gateways.running()) < 3:
                 await asyncio.sleep(0.02)

@@ -17,9 +17,9 @@ from fairlead_testing.operators import (
     READY,
     SCHEDULED,
     SETTINGS,
-    Fleet,
     bare_api_server,
     fleet_at,
+    gateway_pod,
     running_operator,
 )
 
@@ -70,15 +70,6 @@ def test_one_look_at_an_llmdeployment_however_many_replicas_change() -> None:
     watched.look(x1=6.0, x2=6.0, x3=6.0)
     watched.look(x1=7.0)
     assert watched.looked_at == [[("ns", "x")]] * 2
-
-
-async def gateway_pod(fleet: Fleet, port: int) -> None:
-    container = {"name": "gateway", "image": "x", "ports": [{"name": "control", "containerPort": port}]}
-    metadata = {"name": "gateway", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": "fairlead-gateway"}}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
-    await fleet.client.create(PODS, pod)
-    status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [READY]}
-    await fleet.client.patch(PODS, "gateway", {"status": status}, NAMESPACE, subresource="status")
 
 
 async def test_a_hang_is_a_condition_and_an_event_while_it_lasts_and_costs_one_write(tmp_path: Path) -> None:

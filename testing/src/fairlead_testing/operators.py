@@ -165,3 +165,13 @@ def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
     """The one condition of that type."""
     (found,) = [each for each in status["conditions"] if each["type"] == kind]
     return dict(found)
+
+
+async def gateway_pod(fleet: Fleet, port: int) -> None:
+    """A pod of a gateway that is ready, whose signals are on this port of loopback."""
+    container = {"name": "gateway", "image": "x", "ports": [{"name": "control", "containerPort": port}]}
+    metadata = {"name": "gateway", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": "fairlead-gateway"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    await fleet.client.create(PODS, pod)
+    status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [READY]}
+    await fleet.client.patch(PODS, "gateway", {"status": status}, NAMESPACE, subresource="status")
