@@ -1,6 +1,5 @@
 """Adapters on real models: what peft computes, in any company, wherever they are, however steps go."""
 
-import json
 import os
 import random
 import shutil
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core import adapter_places
@@ -24,7 +22,13 @@ from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, requests_of_all, serve
-from fairlead_engine_testing.adapters import ALL, write_random_adapter, write_random_soft_prompt
+from fairlead_engine_testing.adapters import (
+    ALL,
+    break_config,
+    break_tensors,
+    write_random_adapter,
+    write_random_soft_prompt,
+)
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.launches import CPUGraphs, Launches
 from fairlead_engine_testing.letters import write_letters
@@ -293,24 +297,6 @@ def test_a_model_without_places_has_the_layers_it_had_and_others_do_nothing_for_
     with Launches() as launches:
         serve(engine, [make_request("r", max_tokens=3, adapter="everything"), make_request("s", max_tokens=3)])
     assert {"masked_fill", "index_add_"} <= launches.by_name.keys()
-
-
-def break_config(**changes: Any) -> Any:
-    def change(folder: Path) -> None:
-        path = folder / "adapter_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return change
-
-
-def break_tensors(change: Any) -> Any:
-    def apply(folder: Path) -> None:
-        path = folder / "adapter_model.safetensors"
-        tensors = load_file(path)
-        change(tensors)
-        save_file(tensors, path)
-
-    return apply
 
 
 def make_pipe(path: Path) -> None:

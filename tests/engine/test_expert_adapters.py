@@ -26,7 +26,13 @@ from fairlead_engine.model.lora.peft_files import PeftFiles
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapted_models import Peft, check, config_of, ranks_agree, requests_of_all, serve
-from fairlead_engine_testing.adapters import adapted_by_peft, expert_parameters, write_random_adapter
+from fairlead_engine_testing.adapters import (
+    adapted_by_peft,
+    break_config,
+    break_tensors,
+    expert_parameters,
+    write_random_adapter,
+)
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.launches import CPUGraphs
 from fairlead_engine_testing.tiny_families import FAMILIES
@@ -184,32 +190,14 @@ def test_ranks_have_their_parts_of_experts(family: str, tmp_path: Path) -> None:
     ranks_agree(model, write_adapters(tmp_path, model), max_loras=3)
 
 
-def broken(**changes: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        path = folder / "adapter_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return change
-
-
-def changed(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        path = folder / "adapter_model.safetensors"
-        tensors = load_file(path)
-        change(tensors)
-        save_file(tensors, path)
-
-    return apply
-
-
 def linear_layers(layers: Iterable[int], experts: Iterable[int]) -> Callable[[Path], None]:
     """Adapters of `up_proj` of these experts, as linear layers, too."""
     names = [f"base_model.model.model.layers.{at}.mlp.experts.{index}.up_proj" for at in layers for index in experts]
 
     def apply(folder: Path) -> None:
-        broken(target_modules=["up_proj"])(folder)
+        break_config(target_modules=["up_proj"])(folder)
         for kind, shape in (("A", (4, 64)), ("B", (32, 4))):
-            changed(
+            break_tensors(
                 lambda each, kind=kind, shape=shape: each.update(
                     {f"{name}.lora_{kind}.weight": torch.ones(shape) for name in names}
                 )
@@ -221,34 +209,40 @@ def linear_layers(layers: Iterable[int], experts: Iterable[int]) -> Callable[[Pa
 LAYER = "base_model.model.model.layers.1.mlp.experts"
 UP, DOWN = f"{LAYER}.base_layer.lora_A.weight", f"{LAYER}.lora_A.weight"
 WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
-    "rank": (broken(r=9), "r is 9, and adapters of experts here have at most 8; see --max-lora-expert-rank"),
+    "rank": (break_config(r=9), "r is 9, and adapters of experts here have at most 8; see --max-lora-expert-rank"),
     "rank of some": (
-        broken(rank_pattern={".*\\.gate_up_proj": 9}),
+        break_config(rank_pattern={".*\\.gate_up_proj": 9}),
         "rank_pattern has 9, and adapters of experts here have at most 8; see --max-lora-expert-rank",
     ),
     "unknown": (
-        broken(target_parameters=["mlp.experts.gate_proj"]),
+        break_config(target_parameters=["mlp.experts.gate_proj"]),
         "names 'mlp.experts.gate_proj', which is no parameter .*; there are .*mlp.experts.gate_up_proj",
     ),
-    "no names": (broken(target_parameters={"a": 1}), "target_parameters must be names of parameters"),
-    "a pattern": (broken(target_parameters=[".*"]), "target_parameters names '.*', which is no parameter"),
+    "no names": (break_config(target_parameters={"a": 1}), "target_parameters must be names of parameters"),
+    "a pattern": (break_config(target_parameters=[".*"]), "target_parameters names '.*', which is no parameter"),
     "left out": (
-        broken(target_parameters=["mlp.experts.down_proj"]),
+        break_config(target_parameters=["mlp.experts.down_proj"]),
         "layers.0.mlp.experts.base_layer.lora_A.weight belongs to experts that neither",
     ),
     "shape": (
-        changed(lambda each: each.update({DOWN: torch.ones(9, 9)})),
+        break_tensors(lambda each: each.update({DOWN: torch.ones(9, 9)})),
         "lora_A.weight should have shape .* has .9, 9",
     ),
-    "missing": (changed(lambda each: each.pop(UP)), "has no tensor .*layers.1.mlp.experts.base_layer.lora_A.weight"),
+    "missing": (
+        break_tensors(lambda each: each.pop(UP)),
+        "has no tensor .*layers.1.mlp.experts.base_layer.lora_A.weight",
+    ),
     "a layer": (
-        changed(lambda each: [each.pop(name) for name in list(each) if "layers.1" in name]),
+        break_tensors(lambda each: [each.pop(name) for name in list(each) if "layers.1" in name]),
         "has no tensor .*layers.1.mlp.experts.lora_A.weight",
     ),
-    "integers": (changed(lambda each: each.update({DOWN: each[DOWN].int()})), "lora_A.weight holds int32, no floats"),
-    "no number": (changed(lambda each: each[DOWN].fill_(float("inf"))), "experts hold what is no finite number"),
+    "integers": (
+        break_tensors(lambda each: each.update({DOWN: each[DOWN].int()})),
+        "lora_A.weight holds int32, no floats",
+    ),
+    "no number": (break_tensors(lambda each: each[DOWN].fill_(float("inf"))), "experts hold what is no finite number"),
     "deeper": (
-        changed(lambda each: each.update({UP.replace("base_layer", "base_layer.base_layer"): torch.ones(1, 1)})),
+        break_tensors(lambda each: each.update({UP.replace("base_layer", "base_layer.base_layer"): torch.ones(1, 1)})),
         "base_layer.base_layer.lora_A.weight belongs to experts that neither",
     ),
     "twice": (linear_layers(range(2), range(6)), "adapt what others adapt, too"),

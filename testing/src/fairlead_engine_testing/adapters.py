@@ -2,13 +2,13 @@
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing.checkpoints import tensor_shapes
@@ -102,3 +102,25 @@ def write_random_soft_prompt(
     (folder / "adapter_config.json").write_text(json.dumps(fields))
     save_file({"prompt_embeddings": prompt.to(dtype)}, folder / "adapter_model.safetensors")
     return folder
+
+
+def break_config(**changes: Any) -> Callable[[Path], None]:
+    """What changes an adapter's configuration."""
+
+    def change(folder: Path) -> None:
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def break_tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    """What changes an adapter's tensors."""
+
+    def apply(folder: Path) -> None:
+        path = folder / "adapter_model.safetensors"
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path)
+
+    return apply

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES
 from gguf import GGMLQuantizationType as Kind
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from fairlead_engine_testing.gguf_files import finish, write_meant
 from fairlead_engine_testing.quantized_checkpoints import TRANSPOSED, WEIGHTS, is_quantized
 from fairlead_engine_testing.tiny_families import FAMILIES
 
@@ -89,13 +90,8 @@ def write_family(folder: Path, target: Path, meant: Path, kind: Kind = Kind.F32,
     for name, each in experts.items():
         stack = np.stack([packed for packed, _ in each])
         writer.add_tensor(_told(names, name), stack, raw_dtype=each[0][1])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    meant.mkdir()
-    (meant / "config.json").write_text(json.dumps({**config, "dtype": "float32", "torch_dtype": "float32"}))
-    save_file(left, meant / WEIGHTS, metadata={"format": "pt"})
+    finish(writer)
+    write_meant(meant, config, left)
     return target
 
 

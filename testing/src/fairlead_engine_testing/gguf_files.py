@@ -74,14 +74,22 @@ def write_gguf(
         if model_type == "llama" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
             packed = packed.reshape(-1, 2, head_dim // 2, *packed.shape[1:]).swapaxes(1, 2).reshape(packed.shape)
         writer.add_tensor(f"{told}.{suffix}", np.ascontiguousarray(packed), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    meant.mkdir()
-    (meant / "config.json").write_text(json.dumps({**config, "dtype": "float32", "torch_dtype": "float32"}))
-    save_file(left, meant / WEIGHTS, metadata={"format": "pt"})
+    finish(writer)
+    write_meant(meant, config, left)
     return target
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+
+
+def write_meant(folder: Path, config: Mapping[str, Any], left: Mapping[str, torch.Tensor]) -> None:
+    """The checkpoint of the floats that are left of a file's weights."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "float32", "torch_dtype": "float32"}))
+    save_file(dict(left), folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def _packed(weight: np.ndarray, kind: Kind) -> np.ndarray:
@@ -124,9 +132,7 @@ def write_metadata(
         writer.add_key_value(f"tokenizer.ggml.{name}", value, gguf.GGUFValueType.get_type(value))
     if chat_template is not None:
         writer.add_chat_template(chat_template)
-    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
-        write()
-    writer.close()
+    finish(writer)
     return path
 
 
