@@ -21,6 +21,7 @@ from fairlead_common.logs import LogfmtFormatter
 from fairlead_common.settings import SettingError, docstrings
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.real_servers import free_port
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -256,12 +257,6 @@ def objects(engine_address: str) -> dict[str, list[dict[str, Any]]]:
         "status": {"podIP": engine_address, "conditions": [{"type": "Ready", "status": "True"}]},
     }
     return {"llmdeployments": [deployment], "pods": [pod]}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def command(*arguments: str) -> list[str]:

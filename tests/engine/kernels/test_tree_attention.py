@@ -26,6 +26,11 @@ PLACES = [
     pytest.param("block_tables", "cuda", marks=NEEDS_CUDA),
     pytest.param("triton", "cuda", marks=NEEDS_CUDA),
 ]
+SEARCHED_PLACES = [
+    pytest.param("triton", "cpu", marks=(INTERPRETED, pytest.mark.compute)) if p.values == ("triton", "cpu") else p
+    for p in PLACES
+]
+"""For tests of many examples, of which the interpreter takes long."""
 
 
 def ways(parents: list[int]) -> list[list[int]]:
@@ -156,13 +161,7 @@ def check_moves(backend, cache, metadata, shares) -> None:
         torch.testing.assert_close(each, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        pytest.param("triton", "cpu", marks=(INTERPRETED, pytest.mark.compute)) if p.values == ("triton", "cpu") else p
-        for p in PLACES
-    ],
-)
+@pytest.mark.parametrize(("name", "device"), SEARCHED_PLACES)
 @settings(deadline=None, max_examples=20)
 @given(
     block_size=st.integers(1, 4),
@@ -194,13 +193,7 @@ def test_a_node_sees_the_prefix_and_its_own_ancestors(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        pytest.param("triton", "cpu", marks=(INTERPRETED, pytest.mark.compute)) if p.values == ("triton", "cpu") else p
-        for p in PLACES
-    ],
-)
+@pytest.mark.parametrize(("name", "device"), SEARCHED_PLACES)
 @settings(deadline=None, max_examples=20)
 @given(
     block_size=st.integers(1, 4),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.fake_engine import fake_config
 from fairlead_engine_testing.prompts_here import PromptsHere
 from fairlead_testing.collection import lies_below
+from fairlead_testing.real_servers import free_port
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -317,10 +317,3 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
     engine.wait_ready()
     yield engine
     starter.kill()
-
-
-def free_port() -> int:
-    """A TCP port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -26,6 +26,7 @@ from fairlead_engine.sources.remote import DownloadError, Remote, RemoteFile, So
 from fairlead_engine.sources.reporting import Reporter
 from fairlead_engine_testing.downloads import contents, staged_bytes
 from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub
+from fairlead_testing.real_servers import free_port
 
 SOURCE = "hf://acme/dinghy"
 TOKEN = "hf_secretsecretsecret"
@@ -253,15 +254,6 @@ def test_progress_is_told_and_no_secret_is(hub: LoopbackHub, tmp_path: Path) -> 
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     everything = b"\n".join([output.encode(), errors.encode(), failed_output.encode(), command_line, *written])
     assert TOKEN.encode() not in everything and b"X-Signature" not in everything and not hub.problems
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_an_interrupt_from_the_keyboard_ends_it_with_what_was_fetched(hub: LoopbackHub, tmp_path: Path) -> None:
