@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -31,12 +31,14 @@ class ReferenceScene(ABC):
         self.pictures = [part for part in parts if not isinstance(part, list)]
         images: list[PromptImage] = []
         before, behind = self.around
+        settings = engine.runner.model_config.task.images
+        assert settings is not None
         for part in parts:
             if isinstance(part, list):
                 self.token_ids += part
                 continue
             self.token_ids.append(before)
-            images.append(fit(part, engine.runner.model_config.task.images).placed(len(self.token_ids)))
+            images.append(fit(part, settings).placed(len(self.token_ids)))
             self.token_ids += [self.within] * images[-1].num_tokens + [behind]
         self.images = tuple(images)
 
@@ -89,7 +91,7 @@ def serve(engine: Engine, scenes: Sequence[ReferenceScene], num_new: int, per_st
             outputs[output.request_id] += output.new_token_ids
             assert output.finish_reason in (None, FinishReason.LENGTH), output.message
         engine.check()
-    assert not engine.runner._part.images._kept, "vectors were left"
+    assert not cast(Any, engine.runner)._part.images._kept, "vectors were left"
     return list(outputs.values())
 
 

@@ -58,6 +58,7 @@ def send_generated(
         if reply.status_code >= 500 or not reply.headers.get("x-request-id"):
             found.append(sent)
 
+    result: Any
     for result in schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations():
         operation = result.ok()
         if operation.path not in untried:
