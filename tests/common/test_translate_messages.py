@@ -112,6 +112,18 @@ def test_changes_of_the_tools_and_instructions_until_the_next_message() -> None:
     assert [each["role"] for each in chat([*ASK, *said[:1]])["messages"]] == ["user", "system"]
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "system", "content": [{"type": "tool_removal", "tool": {"type": "tool_reference"}}]}],
+        [{"role": "system", "content": [{"type": "tool_removal", "tool": {"type": "tool_reference", "name": "a"}}]}]
+        * 2,
+    ],
+)
+def test_messages_that_say_nothing_to_the_model_are_refused(messages: list[dict[str, Any]]) -> None:
+    assert refused(messages).field == "messages"
+
+
 def test_documents_are_read_as_text() -> None:
     plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "12 knots"}}
     blocks = {"type": "document", "source": {"type": "content", "content": [text("a"), text("b")]}}

@@ -268,6 +268,8 @@ def chat_of(request: CountTokensRequest, question: str | None = None) -> Chat:
     for place, message in _chat_messages(request):
         places.append(place)
         fields["messages"].append(message)
+    if not places:
+        raise PromptError("messages", "messages: says nothing to the model; add a message of the user")
     last = fields["messages"][-1]
     if question is not None and last["role"] == "user":  # templates may want turns to alternate
         said = [_text(last["content"])] if isinstance(last["content"], str) else last["content"]
