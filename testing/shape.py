@@ -28,11 +28,11 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 111_650,
-    "lines of tests, e2e and testing": 115_830,
-    "modules of the product": 693,
+    "lines of the product": 112_000,
+    "lines of tests, e2e and testing": 116_500,
+    "modules of the product": 689,
     "% placeholder words in docstrings": 6.5,
-    "short modules with one importer": 9,
+    "short modules with one importer": 4,
     "class names defined twice": 3,
     "loose modules of the engine": 5,
     "classes of more than 30 methods": 0,
