@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.routing.predictor import Work
-from fairlead.routing.replica import Limits, Load, Replica
+from fairlead.routing.replica import Load, Replica
 from fairlead.routing.replica_state import ReplicaState
 from fairlead.routing.spare import DELAY, PREFILL_SHARE, QUIET_SECONDS, SpareBook
 from fairlead_common.wire.messages import StepCost
@@ -74,16 +74,6 @@ def test_decodes_of_lines_add_at_most_a_tenth_to_a_usual_step() -> None:
     assert not busy().may_take(state(running=most, max_num_seqs=slots), most, PROMPT, 1.0)
     unknown = replace(state(running=2, step_cost=StepCost()))
     assert not busy().may_take(unknown, 2, PROMPT, 1.0) and busy().may_take(unknown, 1, PROMPT, 1.0)
-
-
-def test_a_replica_whose_load_is_unknown_takes_an_eighth_of_its_slots() -> None:
-    """A gateway that starts with a batch in its store would else fill every engine before the first load arrives."""
-    limits = Limits(max_num_seqs=32, max_num_queued_tokens=512, block_size=16, max_model_len=512)
-    for replica, most in ((Replica("r", "r", "host", 1, limits=limits), 4), (Replica("r", "r", "host", 1), 1)):
-        taken = 0
-        while SpareBook().may_take(ReplicaState(replica, taken, None), taken, PROMPT, 1.0):
-            taken += 1
-        assert taken == most
 
 
 def test_long_prompts_of_lines_take_a_small_part_of_the_time() -> None:

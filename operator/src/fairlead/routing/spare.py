@@ -21,9 +21,7 @@ DELAY = 0.1
 """Share of a step with a usual prompt that lines of batches may add to it."""
 PREFILL_SHARE = 0.03
 """Share of the time in which a prompt of a batch that takes longer than that may be computed."""
-UNKNOWN_SLOTS, UNKNOWN_PART = 4, 8
-"""Slots of a replica that has told none, and the part of the slots for lines of batches before its load or the cost of
-its steps is known."""
+UNKNOWN_SLOTS = 4
 _NEW_WEIGHT = 0.1
 """Of a new prompt in the mean."""
 
@@ -75,8 +73,8 @@ class SpareBook:
         left = ceil(slots * share)
         if state.num_seqs >= slots - (min(slots - 1, left) if is_quiet else left):
             return False
-        if load is None:  # a gateway that has just started knows none
-            return num_spare < max(1, slots // UNKNOWN_PART)
+        if load is None:
+            return True
         if load.waiting or load.draining or state.hangs():
             return False
         queued = load.queued_prefill_tokens + sum(sent.work.tokens for sent in state.unseen)
@@ -92,7 +90,7 @@ class SpareBook:
         assert load is not None
         cost = load.step_cost
         if not cost.is_known:
-            return num_spare < max(1, load.max_num_seqs // UNKNOWN_PART)
+            return num_spare < max(1, load.max_num_seqs // 8)
         running = min(float(load.running), float(num_urgent))
         usual = step_seconds(cost, running=running, kv_tokens=0.0, prefill_tokens=self._mean_tokens)
         context = load.kv_tokens / load.running if load.running else work.tokens
