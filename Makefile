@@ -188,6 +188,7 @@ bench-routing: setup-dev ## Routing policies against each other on a local fleet
 
 bench-autoscaling: setup ## The autoscaler beside other formulas, in virtual time (a quarter of an hour on two cores; SEEDS=4, ARGUMENTS="--held-out")
 	$(BIN)/fairlead simulate autoscaling --format markdown --seeds $(SEEDS) $(ARGUMENTS)
+	$(if $(findstring autoscaling.svg,$(ARGUMENTS)),$(BIN)/python docs/picture_labels.py docs/benchmarks/autoscaling.svg)
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis bench-out
