@@ -183,10 +183,6 @@ def test_the_hub_is_asked_only_where_that_is_asked_for(
         (served(LLAMA_8B, extraArgs=[f"--block-size={'9' * 400}"]), "is not a whole number above 0"),
         (served(LLAMA_8B, extraArgs=[f"--kv-cache-memory={'9' * 400}"]), "is no memory that a machine has"),
         (served(LLAMA_8B, kvCache={"memory": "1e999999"}), "spec.engine.kvCache.memory"),
-        (
-            served(LLAMA_8B, type="vLLM", image="vllm/vllm-openai:v0.22.0"),
-            "m0: engine.type is vLLM, which lays out memory",
-        ),
         (served("pvc://models/mine"), "model.source pvc://models/mine is not at hand"),
         (served(f"{LLAMA_8B}:Q4_K_M"), f"m0: model.source {LLAMA_8B}:Q4_K_M is a GGUF file, whose tensors"),
         (served("pvc://models/mine.gguf"), "m0: model.source pvc://models/mine.gguf is a GGUF file"),
@@ -197,6 +193,17 @@ def test_bad_input_ends_with_2_and_names_the_field(run: Run, spec: dict[str, Any
     assert ended.status == 2
     assert told in ended.err
     assert "hint: " in ended.err
+
+
+def test_another_server_is_passed_over_and_told_of(run: Run, tmp_path: Path) -> None:
+    other = served(LLAMA_8B, type="vLLM", image="vllm/vllm-openai:v0.22.0")
+    ended = run("check", "-f", written(tmp_path, other, served(LLAMA_8B, "nvidia-h200")))
+    assert (ended.status, ended.err) == (0, "")
+    assert "m0: not checked: engine.type is vLLM, which lays out memory" in ended.out
+    assert "m1: fits" in ended.out
+    ended = run("check", "-f", written(tmp_path, other, served(LLAMA_70B)), "-o", "json")
+    assert ended.status == 1
+    assert [(each["name"], each["fits"]) for each in ended.json] == [("m0", None), ("m1", False)]
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 where all fit; 1 where one does not; 2 for bad input, and where nothing can be known."""
+    """0 where all fit that are checked; 1 where one does not; 2 for bad input, and where nothing can be known."""
     try:
         settings = read_settings(args.profiles)
         deployments = read_deployments(args.filename)
@@ -228,8 +228,16 @@ def run(args: argparse.Namespace) -> int:
     except UsageError as error:
         tell(error)
         return _CANNOT_KNOW
-    told, worst = [], _FITS
+    told: list[dict[str, Any]] = []
+    worst = _FITS
     for deployment in deployments:
+        if (server := deployment.spec.engine.type) is not EngineType.FAIRLEAD:
+            sentence = f"engine.type is {server}, which lays out memory its own way; without it, our engine is checked"
+            if args.output == "json":
+                told.append(_identity(deployment) | {"fits": None, "verdict": "NotChecked", "message": sentence})
+            else:
+                console_for_words().print(f"{deployment.metadata.name}: not checked: {sentence}", markup=False)
+            continue
         try:
             found, where = _checked(deployment, settings, given)
         except UsageError as error:
@@ -257,10 +265,7 @@ def _checked(
     deployment: LLMDeployment, settings: OperatorSettings, given: tuple[object, str] | None
 ) -> tuple[Fit, str]:
     """And where the configuration is from. Raises UsageError, naming the field."""
-    name, engine = deployment.metadata.name, deployment.spec.engine
-    if engine.type is not EngineType.FAIRLEAD:
-        sentence = f"{name}: engine.type is {engine.type}, which lays out memory its own way"
-        raise UsageError(sentence, "leave engine.type out to see what Fairlead's engine would take")
+    name = deployment.metadata.name
     if problem := unreckoned(deployment.spec.model.source):
         raise UsageError(f"{name}: model.source {problem}", _OF_GGUF)
     try:
@@ -330,12 +335,14 @@ def _count(number: int) -> str:
     return f"{number / 1e9:.2f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
 
 
+def _identity(deployment: LLMDeployment) -> dict[str, Any]:
+    return {"name": deployment.metadata.name, "source": deployment.spec.model.source}
+
+
 def _as_json(deployment: LLMDeployment, found: Fit, others: tuple[Remedy, ...], where: str) -> dict[str, Any]:
     """Bytes are one rank's."""
     shape, need = found.shape, found.need
-    return {
-        "name": deployment.metadata.name,
-        "source": deployment.spec.model.source,
+    return _identity(deployment) | {
         "config": where,
         "fits": None if found.verdict is Verdict.MEMORY_UNKNOWN else found.verdict is Verdict.FITS,
         "verdict": str(found.verdict),
