@@ -406,7 +406,7 @@ class Autoscaling:
     """Fewest replicas. With 0 the fleet goes to zero after scaleToZeroAfter without a request; the next request starts
     a replica and waits for it, up to routing.coldStartTimeout."""
     max_replicas: Annotated[int | None, Constraints(minimum=1, maximum=10000)] = None
-    """Most replicas."""
+    """Most replicas; required where mode is Fairlead, since it bounds the cost."""
     schedules: Annotated[
         tuple[Annotated[ScalingSchedule, Constraints(rules=rules.SCHEDULE)], ...],
         Constraints(max_items=16, list_type="map", list_map_keys=("name",)),
