@@ -67,6 +67,12 @@ def get(folder: Path, path: str) -> dict[str, object]:
         return found
 
 
+def test_without_a_fleet_there_are_no_logs(data: Path) -> None:
+    for target in ([], ["gateway"]):
+        asked = local("logs", *target, "--data-dir", str(data))
+        assert (asked.returncode, f"error: no fleet is running in {data}" in asked.stderr) == (1, True)
+
+
 def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.yaml"
     file.write_text(MODEL)

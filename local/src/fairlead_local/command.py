@@ -247,6 +247,8 @@ def _find_pod(reader: ApiReader, target: str) -> Json:
 def _own_log(folder: FleetFolder, *, follow: bool) -> int:
     """The output of a detached supervisor, from the file."""
     if not folder.log.exists():
+        if running_fleet(folder) is None:
+            raise FleetError(f"no fleet is running in {folder.path}, and none has left a log there")
         raise FleetError(f"there is no {folder.log}: the fleet wrote to the terminal it was started in")
     with folder.log.open("rb") as log:
         while True:
