@@ -83,6 +83,7 @@ def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Pat
         "fairlead-operator is ready",
         "fairlead-gateway is ready",
         "KUBECONFIG",
+        "Stop it with `fairlead local down",
     ):
         assert words in started.stdout
     assert "applied llmdeployment/tiny" in started.stdout
@@ -259,8 +260,9 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from fairlead_local.detaching import owned_fleet
-with owned_fleet(Path(sys.argv[1]), write=lambda text: None):
-    print("up", flush=True)
+said = []
+with owned_fleet(Path(sys.argv[1]), write=said.append):
+    print("hints for a person" if "Stop it with" in "".join(said) else "up", flush=True)
     time.sleep(120)
 """
 

@@ -100,7 +100,10 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
         ]
         arguments += [f"--file={file.absolute()}" for file in args.file]
         arguments += [f"--stand-in={text}" for text in args.stand_in]
-        return start_detached(folder, arguments, lambda text: _say(text, end=""))
+        status = start_detached(folder, arguments, lambda text: _say(text, end=""))
+        if status == 0 and (state := read_state(folder)) is not None:
+            _say_next(folder, state)
+        return status
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = FleetOptions(
         folder=folder,
@@ -115,10 +118,16 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
     started = time.monotonic()
 
     def announce(fleet: FleetState) -> None:
-        or_here = ", or Ctrl-C here." if args.detached is None else "."
-        _say(f"""\
-ready after {time.monotonic() - started:.1f} s
+        _say(f"ready after {time.monotonic() - started:.1f} s")
+        if args.detached is None:  # else whoever has started this says what comes next
+            _say_next(folder, fleet, ", or Ctrl-C here")
 
+    asyncio.run(run_fleet(options, _say, announce))
+    return 0
+
+
+def _say_next(folder: FleetFolder, fleet: FleetState, or_here: str = "") -> None:
+    _say(f"""
 The gateway is at {fleet.gateway}, for a browser too. In a terminal:
 
   export KUBECONFIG={folder.kubeconfig}
@@ -126,10 +135,7 @@ The gateway is at {fleet.gateway}, for a browser too. In a terminal:
   kubectl get llm --watch
   curl {fleet.gateway}/v1/models
 
-Stop it with `{folder.command("down")}`{or_here}""")
-
-    asyncio.run(run_fleet(options, _say, announce))
-    return 0
+Stop it with `{folder.command("down")}`{or_here}.""")
 
 
 async def _apply_to_running(
