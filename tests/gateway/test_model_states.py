@@ -49,6 +49,15 @@ async def test_models_say_their_state_reason_and_replicas(start) -> None:
     }  # fmt: skip
 
 
+async def test_names_stay_when_another_model_changes(start) -> None:
+    setup = await start(
+        pools=lambda engines: [make_pool([engines[0].replica()]), make_pool(name="zero", outlook=ASLEEP)]
+    )
+    before = list(await states(setup))
+    setup.gateway.pools.fleet.publish([replace(pool) for pool in setup.gateway.pools.fleet.directory.pools])
+    assert list(await states(setup)) == before == ["fake", "zero"]
+
+
 async def test_replicas_that_drain_and_requests_that_wait_are_counted(start) -> None:
     setup = await start(2, follow=True)
     assert (await states(setup))["fake"]["replicas"] == {"ready": 2, "starting": 0, "draining": 0}

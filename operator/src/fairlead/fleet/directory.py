@@ -198,10 +198,15 @@ class Directory:
     def public_names(self, pool: Pool) -> list[str]:
         """The names to list for `pool`: the pool's plain names, else the name with namespace."""
         model = pool.model
-        plain = [name for name in (model.served_name, *model.aliases) if self._by_name.get(name) is pool]
+
+        def is_ours(name: str) -> bool:  # by key: whoever asks may have the pool of an older directory
+            found = self._by_name.get(name)
+            return found is not None and found.model.key == model.key
+
+        plain = [name for name in (model.served_name, *model.aliases) if is_ours(name)]
         if model.served_name not in plain:
             qualified = f"{model.namespace}/{model.served_name}"
-            plain.insert(0, qualified if self._by_name.get(qualified) is pool else model.key)
+            plain.insert(0, qualified if is_ours(qualified) else model.key)
         return list(dict.fromkeys(plain))
 
 
