@@ -62,6 +62,14 @@ async def test_other_paths_are_no_pages(keyed, start, path: str) -> None:
     assert b"HTTP/1.1 404 " in await everybody.answers(request.encode())
 
 
+@pytest.mark.parametrize(("pages", "path"), [(True, "/v1"), (True, "/default/fake/v1"), (False, "/v1")])
+async def test_who_opens_a_base_url_is_told_where_the_page_is(start, pages: bool, path: str) -> None:
+    setup = await start(pages=pages)
+    async with setup.http.get(setup.url + path) as answer:
+        assert answer.status == 404
+        assert ("or / in a browser" in await answer.text()) is pages
+
+
 @pytest.mark.parametrize("path", PAGES + LOADED)
 async def test_pages_can_be_switched_off(start, path: str) -> None:
     setup = await start(pages=False)

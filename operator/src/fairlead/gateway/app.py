@@ -175,7 +175,8 @@ class GatewayApp:
             _require(method, path, "GET", "HEAD")
             await client.reply(200, await document())
         else:
-            raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions")
+            in_a_browser = ", or / in a browser" if self._pages and method == "GET" else ""
+            raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions{in_a_browser}")
 
     async def _batches(
         self, runner: BatchRunner, method: str, path: str, query: str, headers: Headers, client: Client
