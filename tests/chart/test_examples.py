@@ -50,6 +50,12 @@ def test_a_rendering_is_valid_and_restricted(name: str) -> None:
     assert settings(manifests)
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_nothing_is_left_to_warn_of(name: str) -> None:
+    """Argo CD shows no notes."""
+    assert "WARNING" not in helm.render(yaml.safe_load(EXAMPLES[name].read_text()))["fairlead/templates/NOTES.txt"]
+
+
 def test_in_production_nothing_is_single_and_clients_come_by_tls() -> None:
     manifests = rendered("production", api_versions=APIS)
     operator, gateway = sorted(of_kind(manifests, "Deployment"), key=lambda each: "gateway" in each["metadata"]["name"])

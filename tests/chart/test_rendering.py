@@ -19,7 +19,7 @@ import helm
 from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.llmdeployment import EnvironmentVariable
-from fairlead.cli import chat
+from fairlead.cli import chat, dashboard
 from fairlead.cli.options import KEY_VARIABLE
 from fairlead.controller import operator as operator_module
 from fairlead.gateway.gateway_command import add_arguments
@@ -400,6 +400,22 @@ def test_notes_name_the_next_commands() -> None:
     open_notes = helm.render({"auth": {"enabled": False}})["fairlead/templates/NOTES.txt"]
     assert "secret" not in open_notes
     assert "API_KEY" not in open_notes
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace"), [("fairlead", "fairlead-system"), ("blue", "fairlead-system"), ("blue", "models")]
+)
+def test_notes_open_the_page_of_this_release(name: str, namespace: str) -> None:
+    notes = helm.render(name=name, namespace=namespace)["fairlead/templates/NOTES.txt"]
+    words = re.search(r"fairlead dashboard(.*)", notes)
+    assert words is not None
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    dashboard.add_arguments(parser)
+    opened = parser.parse_args(words[1].split())
+    (service,) = (each for each in helm.manifests(name=name, namespace=namespace) if each["kind"] == "Service")
+    place, port = service["metadata"], service["spec"]["ports"][0]["name"]
+    assert dashboard.command(opened)[-3:] == [place["namespace"], f"service/{place['name']}", f":{port}"]
+    assert "dashboard" not in notes_of({"gateway": {"settings": {"pages": False}}})
 
 
 def test_notes_take_a_key_from_the_secret_that_was_given() -> None:

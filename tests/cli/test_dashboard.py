@@ -67,7 +67,7 @@ async def test_a_clusters_gateway_is_forwarded_until_ctrl_c(kubectl, tmp_path: P
     words = (tmp_path / "words").read_text().split()
     assert words == [
         "--context=far", "port-forward", "--address", "127.0.0.1", "--namespace", "sys", "service/fairlead-gateway",
-        ":80",
+        ":http",
     ]  # fmt: skip
 
 

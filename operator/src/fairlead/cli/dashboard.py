@@ -69,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def command(args: argparse.Namespace) -> list[str]:
-    """What kubectl is asked for."""
+    """What kubectl is asked for. The Service's port by its name: `gateway.service.port` chooses the number."""
     cluster = [f"--kubeconfig={args.kubeconfig}"] if args.kubeconfig else []
     cluster += [f"--context={args.context}"] if args.context else []
-    ports = f"{args.port or ''}:{names.GATEWAY_SERVICE_PORT}"
+    ports = f"{args.port or ''}:http"
     where = ["--namespace", args.system_namespace, f"service/{args.service}", ports]
     return ["kubectl", *cluster, "port-forward", "--address", "127.0.0.1", *where]
 
