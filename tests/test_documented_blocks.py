@@ -136,6 +136,12 @@ def test_begins() -> None:
     ]  # fmt: skip
 
 
+def test_the_log_that_is_shown_is_of_the_answer_that_is_shown() -> None:
+    page = (ROOT / "docs/guides/routing.md").read_text()
+    told, logged = (re.findall(form, page) for form in (r"-cached-tokens: (\d+)", r"(\d+) of \d+ tokens cached"))
+    assert set(logged) == set(re.findall(r"cached_tokens=(\d+)", page)) == {*told} - {"0"} != set()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What readers have: the repository's files that blocks name, and files of their own that pages ask for."""
