@@ -15,6 +15,7 @@ from fairlead.fit.replica_memory import replica_memory
 from fairlead.operator_settings import OperatorSettings
 from fairlead_common.models.choices import DeviceKind
 from fairlead_common.wire.model_sources import parse_source
+from fairlead_local.kubelet.node import CPU_OVERCOMMIT
 
 CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"
 SETTINGS = OperatorSettings.from_mapping({"profiles": chart_profiles()})
@@ -37,6 +38,15 @@ def test_the_profiles_are_the_charts() -> None:
 def test_every_preset_for_processors_has_a_profile_where_there_is_no_chart() -> None:
     profiles = {each.profile for each in presets().values() if each.profile.startswith("cpu")}
     assert profiles <= OperatorSettings.from_mapping({}).all_profiles.keys()
+
+
+def test_every_preset_for_processors_starts_beside_the_dinghy_on_a_laptop() -> None:
+    """Of two cores and 16 GB, in local mode."""
+    profiles = OperatorSettings.from_mapping({}).all_profiles
+    for name in {each.profile for each in presets().values() if each.profile.startswith("cpu")}:
+        of_both = [profiles[each].requests for each in ("cpu-small", name)]
+        assert sum(int(each["cpu"]) for each in of_both) <= 2 * CPU_OVERCOMMIT, name
+        assert sum(parse_bytes(each["memory"]) for each in of_both) <= 15 * 2**30, name
 
 
 @pytest.mark.parametrize("name", presets())
