@@ -48,11 +48,6 @@ def test_a_rendering_is_valid_and_restricted(name: str) -> None:
     for each in of_kind(manifests, "Deployment"):
         assert pod_security.restricted_violations(each["spec"]["template"]["spec"]) == []
     assert settings(manifests)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_nothing_is_left_to_warn_of(name: str) -> None:
-    """Argo CD shows no notes."""
     assert "WARNING" not in helm.render(yaml.safe_load(EXAMPLES[name].read_text()))["fairlead/templates/NOTES.txt"]
 
 

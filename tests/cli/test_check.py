@@ -198,12 +198,9 @@ def test_bad_input_ends_with_2_and_names_the_field(run: Run, spec: dict[str, Any
 def test_another_server_is_passed_over_and_told_of(run: Run, tmp_path: Path) -> None:
     other = served(LLAMA_8B, type="vLLM", image="vllm/vllm-openai:v0.22.0")
     ended = run("check", "-f", written(tmp_path, other, served(LLAMA_8B, "nvidia-h200")))
-    assert (ended.status, ended.err) == (0, "")
-    assert "m0: not checked: engine.type is vLLM, which lays out memory" in ended.out
-    assert "m1: fits" in ended.out
+    assert ended.status == 0 and "m0: not checked: engine.type is vLLM" in ended.out and "m1: fits" in ended.out
     ended = run("check", "-f", written(tmp_path, other, served(LLAMA_70B)), "-o", "json")
-    assert ended.status == 1
-    assert [(each["name"], each["fits"]) for each in ended.json] == [("m0", None), ("m1", False)]
+    assert (ended.status, [each["fits"] for each in ended.json]) == (1, [None, False])
 
 
 @pytest.mark.parametrize(

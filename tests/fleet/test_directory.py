@@ -1,7 +1,5 @@
 """Names, canonical paths and Hosts → pools; conflicts go to the older LLMDeployment."""
 
-from dataclasses import replace
-
 from fairlead.fleet.directory import Directory, Pool, ServedAdapter, answers_to
 from fairlead_testing.gateways import make_pool
 
@@ -28,12 +26,6 @@ def test_the_older_object_gets_a_shared_name_whatever_the_order() -> None:
         assert key(directory.find("two/m")) == "two/b"
         assert directory.public_names(old) == ["m"]
         assert directory.public_names(new) == ["two/m"]
-
-
-def test_names_are_told_of_a_pool_from_an_older_directory_too() -> None:
-    older, other = make_pool(name="a", served_name="m", aliases=("n",)), make_pool(name="b")
-    newer = Directory([replace(older), other])
-    assert newer.public_names(older) == ["m", "n"]
 
 
 def test_of_two_created_in_the_same_second_the_first_by_namespace_and_name_wins() -> None:

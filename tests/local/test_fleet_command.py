@@ -67,35 +67,22 @@ def get(folder: Path, path: str) -> dict[str, object]:
         return found
 
 
-def test_without_a_fleet_there_are_no_logs(data: Path) -> None:
-    for target in ([], ["gateway"]):
-        asked = local("logs", *target, "--data-dir", str(data))
-        assert (asked.returncode, f"error: no fleet is running in {data}" in asked.stderr) == (1, True)
-
-
 def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.yaml"
     file.write_text(MODEL)
+    assert f"error: no fleet is running in {data}" in local("logs", "--data-dir", str(data)).stderr
     started = up(data, "-f", str(file))
     assert started.returncode == 0, started.stdout + started.stderr
-    for words in (
-        "API server at http://127.0.0.1:",
-        "fairlead-operator is ready",
-        "fairlead-gateway is ready",
-        "KUBECONFIG",
-        "Stop it with `fairlead local down",
-    ):
+    for words in ("API server at http://127.0.0.1:", "fairlead-operator is ready", "fairlead-gateway is ready",
+                  "KUBECONFIG", "Stop it with `fairlead local down"):  # fmt: skip
         assert words in started.stdout
     assert "applied llmdeployment/tiny" in started.stdout
     status = local("status", "--data-dir", str(data))
     assert (status.returncode, "default/tiny" in status.stdout, "fairlead-operator" in status.stdout) == (0, True, True)
     assert_described(data)
     again = up(data)
-    assert (again.returncode, "a fleet is already running" in again.stderr, "fairlead local down" in again.stderr) == (
-        1,
-        True,
-        True,
-    )
+    assert again.returncode == 1
+    assert "a fleet is already running" in again.stderr and "fairlead local down" in again.stderr
     assert "serving on port" in local("logs", "gateway", "--data-dir", str(data)).stdout
     assert "ready after" in local("logs", "--data-dir", str(data)).stdout
     refused = up(data, "-f", str(file), "--gateways", "2")
