@@ -91,7 +91,7 @@ async def test_it_says_what_it_waits_for_while_nothing_comes(fairlead) -> None:
         busy = await fairlead("chat", "--gateway", engine.url, "--model", "fake", "Hi")
         engine.is_listed = False
         asleep = await fairlead("chat", "--gateway", engine.url, "--model", "fake", "Hi")
-    assert "waiting: for a first token; fake has a lot to do" in busy.err
+    assert "waiting: for a first token; fake has just started, has a lot to do" in busy.err
     assert busy.out == "Hello, world!\n"
     assert "waiting: no replica of fake is ready yet" in asleep.err and asleep.out == "Hello, world!\n"
 

@@ -154,7 +154,7 @@ class ChatSession:
         said = ""
         while True:
             await asyncio.sleep(PATIENCE_SECONDS)
-            why = f"for a first token; {self.model} has a lot to do, or reads a long prompt"
+            why = f"for a first token; {self.model} has just started, has a lot to do, or reads a long prompt"
             try:
                 listed = (await self._client.models()).get(self.model)
                 if listed is None or not listed.is_ready:
