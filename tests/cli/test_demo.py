@@ -70,8 +70,8 @@ def test_the_fleet_can_be_kept_until_it_is_interrupted(monkeypatch, capsys, tmp_
         yield OwnedFleet("http://127.0.0.1:1", tmp_path / "kubeconfig")
         up.clear()
 
-    async def play(self: Demo) -> None:
-        assert up
+    async def play(self: Demo, *, keeps: bool) -> None:
+        assert up and keeps, "with a model to talk to"
 
     def interrupted() -> None:
         assert up, "the fleet runs while the demo waits"

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         with temporary_fleet("fairlead-demo-", write=partial(print, end="", flush=True)) as fleet:
             demo = Demo(console, fleet, manifest)
             console.print(f"in a browser: {fleet.gateway}/", markup=False, soft_wrap=True)
-            asyncio.run(demo.play())
+            asyncio.run(demo.play(keeps=args.keep))
             if args.keep:
                 keep(console, fleet)
     except KeyboardInterrupt:
@@ -177,8 +177,8 @@ class Demo:
         self.from_zero: LoadSample | None = None
         """The request from zero replicas, with times on the clock of the load."""
 
-    async def play(self) -> None:
-        """The whole story. Raises StepFailed at the first step that does not hold."""
+    async def play(self, *, keeps: bool = False) -> None:
+        """The whole story; `keeps`: and the model again. Raises StepFailed at the first step that does not hold."""
         async with AsyncExitStack() as stack:
             self.kube = await stack.enter_async_context(KubeClient(load(self.fleet.kubeconfig)))
             self.gateway = await stack.enter_async_context(OpenAIClient(f"{self.fleet.gateway}/v1"))
@@ -199,6 +199,8 @@ class Demo:
             await self.step("One request, from zero", self.ask_from_zero)
             await self.step("Delete the LLMDeployment", self.delete)
             await self.step("Download the same model from a hub", self.download)
+            if keeps:
+                await self.step("Apply it again, for you", self.apply)
 
     async def step(self, title: str, action: Callable[[], Awaitable[str]]) -> None:
         self.console.rule(title, align="left")
