@@ -1,6 +1,6 @@
 """What others notice of a batch: their time to first token beside one and without, in front of simulated engines.
 
-    python operator/benchmarks/batches.py --runs 3 --output docs/benchmarks/batches.md
+    python operator/benchmarks/batches.py --output docs/benchmarks/batches.md
 
 Each load is a seeded open loop on engines with real prefix caches and simulated steps, in pairs of short phases on the
 same fleet: one alone, one beside a batch that does not end meanwhile, with equal arrivals. Their order changes from
@@ -173,7 +173,7 @@ def page(results: dict[str, list[Pair]], args: argparse.Namespace) -> str:
         f"{NUM_ENGINES} simulated engines of 32 slots, steps of `{STEP_COST}` seconds, prompts of",
         f"about 4,000 tokens, 32 out; {args.pairs} pairs of phases of {args.seconds:g} s per load, alone and beside a",
         f"batch on the same fleet, in changing order, seed {args.seed}. The ratio is that of the p90 of all phases,",
-        f"with the interval in which 95% of drawn sets of pairs have it. {machine()}.",
+        f"with the interval in which 95 % of drawn sets of pairs have it. {machine()}.",
         "",
         "    python operator/benchmarks/batches.py",
         "",
