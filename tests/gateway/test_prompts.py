@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fairlead_engine.demo
@@ -165,6 +165,7 @@ async def closed(tokenizers: Tokenizers) -> None:
 
 
 @given(bodies())
+@example((CHAT, {"messages": [{"role": "tool", "content": [{"type": "image_url"}]}], "truncate_prompt_tokens": 3}))
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_gateways_ids_are_those_the_engine_makes_itself(
     old_reader: tuple[asyncio.Runner, PromptReader], case: tuple[str, dict[str, Any]]

@@ -9,6 +9,9 @@ from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
 from fairlead.routing.replica import Replica
 
+UNKNOWN = "unknown"
+"""Digest of replicas that nobody asks for theirs: gateways wait two seconds for the tokenizer of a replica without one."""
+
 
 class StaticFleet(Fleet):
     """A fleet that is what it was told to be: for engines that no Kubernetes looks after.
@@ -74,4 +77,6 @@ class StaticFleet(Fleet):
         super().publish(self._completed(pool) for pool in self._pools)
 
     def _completed(self, pool: Pool) -> Pool:
+        if self._listener is None:
+            return replace(pool, replicas=tuple(replace(each, digest=each.digest or UNKNOWN) for each in pool.replicas))
         return replace(pool, replicas=tuple(self._known.get(replica.uid, replica) for replica in pool.replicas))

@@ -150,7 +150,7 @@ class Tokenising:
         if not ids:
             raise PromptError(part.place, "is empty")
         if self._truncation is not None:
-            if self._raw.num_images:
+            if self._raw.num_images and self._model.tokenizer.image_token is not None:
                 raise PromptError(TRUNCATE, "is not for chats with images")
             ids = self._truncation.cut(ids, frame_of(self._fields, bool(part.texts), self._model.tokenizer))
         if len(ids) >= self._engines.max_model_len:
