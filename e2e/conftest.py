@@ -236,12 +236,14 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Scenarios share one fleet, so they share one worker. What needs no fleet has another, where there are several.
-    What needs the other home says so and is skipped."""
+    What needs the other home says so and is skipped. What needs a genuine API server is left out without one:
+    --control-plane starts one, `make e2e-control-plane` does it all."""
     home = config.getoption("--home")
-    if home == "local" and not config.getoption("--all-scenarios"):
-        left_out = [item for item in items if item.get_closest_marker("cluster_suffices") is not None]
+    left_out = [item for item in items if home == "local" and is_left_out(config, item)]
+    if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item.get_closest_marker("cluster_suffices") is None]
+        missing = set(left_out)
+        items[:] = [item for item in items if item not in missing]
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
     for item in items:
         if not lies_below(item, HERE):
@@ -256,12 +258,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not reason:
                 raise pytest.UsageError(f"{item.nodeid}: the marker {only.name} needs a reason")
             item.add_marker(pytest.mark.skip(reason=f"{only.name}: {reason}"))
-        callspec = getattr(item, "callspec", None)
-        is_of_local_mode = callspec is not None and callspec.params.get("home") == "local"  # of test_crd.py
-        needs_server = item.get_closest_marker("control_plane") is not None and not is_of_local_mode
-        if home == "local" and needs_server and not config.getoption("--control-plane"):
-            reason = "needs a genuine API server: --control-plane starts one, `make e2e-control-plane` does it all"
-            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def is_left_out(config: pytest.Config, item: pytest.Item) -> bool:
+    """Whether local mode does without this one."""
+    if item.get_closest_marker("cluster_suffices") is not None and not config.getoption("--all-scenarios"):
+        return True
+    callspec = getattr(item, "callspec", None)
+    is_of_local_mode = callspec is not None and callspec.params.get("home") == "local"  # of test_crd.py
+    needs_server = item.get_closest_marker("control_plane") is not None and not is_of_local_mode
+    return needs_server and not config.getoption("--control-plane")
 
 
 def is_shared_out(config: pytest.Config) -> bool:

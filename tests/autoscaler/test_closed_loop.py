@@ -38,7 +38,7 @@ def scaled(by: float) -> StepCost:
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.compute)])
 @pytest.mark.parametrize("window", [5.0, 120.0])
-@pytest.mark.parametrize("rate", [0.5, 4.0, 7.0])
+@pytest.mark.parametrize("rate", [0.5, pytest.param(4.0, marks=pytest.mark.compute), 7.0])
 def test_constant_load_settles_and_then_nothing_changes_any_more(rate: float, window: float, seed: int) -> None:
     """Requests at random, at a rate that stays: after the fleet has settled not one change in ten minutes."""
     virtual = fleet(rate, replace(SPEC, scale_down=ScaleDown(stabilization_window=window)), replicas=3, seed=seed)

@@ -85,6 +85,7 @@ def test_many_clients_make_the_autoscaler_want_two_and_few_make_it_want_one(capa
     assert high.clients >= 2 * SLOTS
 
 
+@pytest.mark.matrix
 @CAPACITIES
 @SHARES
 @pytest.mark.parametrize("slower", [1.0, 3.0], ids=["as-measured", "three-times-slower-by-now"])
@@ -102,6 +103,7 @@ def test_the_fleet_follows_up_and_down_and_stays(capacity: float, share: float, 
     assert fleet.changes == changes
 
 
+@pytest.mark.matrix
 @CAPACITIES
 @SHARES
 def test_the_low_load_follows_what_engines_say_by_now(capacity: float, share: float) -> None:

@@ -78,7 +78,7 @@ def test_the_probabilities_are_those_of_bayes_rule() -> None:
     assert found == pytest.approx([each / sum(weights) for each in weights])
 
 
-@pytest.mark.parametrize("rate", [0.3, 4.0, 60.0])
+@pytest.mark.parametrize("rate", [0.3, *(pytest.param(rate, marks=pytest.mark.compute) for rate in (4.0, 60.0))])
 def test_a_steady_rate_is_known_ever_more_closely(rate: float) -> None:
     numbers = at_random(rate, 3600)
     young, old = counted(*numbers[:60]), counted(*numbers)
@@ -87,7 +87,7 @@ def test_a_steady_rate_is_known_ever_more_closely(rate: float) -> None:
     assert old.steady_seconds > 1800.0
 
 
-@pytest.mark.parametrize("times", [3.0, 6.0])
+@pytest.mark.parametrize("times", [3.0, pytest.param(6.0, marks=pytest.mark.compute)])
 def test_a_jump_is_believed_within_seconds_the_later_the_longer_nothing_has_changed(times: float) -> None:
     def seconds_to(before: int) -> int:
         known = counted(*at_random(2.0, before, 1))

@@ -110,6 +110,7 @@ def test_every_policy_serves_a_fleet_that_is_full_for_a_while(policy: str) -> No
         assert engine.most_at_once <= 3, "nobody waited for a slot inside an engine"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("longest", [200, 4000])
 @pytest.mark.parametrize(("workload", "rate"), [(unshared, 8.0), (unshared, 16.0), (shared_prefixes, 8.0)])
 def test_a_batch_takes_spare_capacity_and_hardly_delays_others(workload: Any, rate: float, longest: int) -> None:

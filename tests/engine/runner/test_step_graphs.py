@@ -253,7 +253,7 @@ def test_models_with_experts_are_captured_and_give_the_tokens_of_each_expert_alo
 @pytest.mark.parametrize(
     ("seed", "changes"),
     [
-        (0, {}),
+        pytest.param(0, {}, marks=pytest.mark.compute),
         (1, {"async_scheduling": True}),
         (2, {"speculative_method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}),
         (3, {"enable_prefix_caching": False}),

@@ -207,7 +207,7 @@ def mixed(draw: random.Random) -> list[EngineRequest]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.compute) for seed in range(3, 9))])
 def test_guesses_change_no_token_under_random_steps(seed: int, folders: dict[str, Path], tmp_path: Path) -> None:
     """As chains, and as trees where no layer keeps a state; in chunks, with preemption and shared prefixes."""
     draw = random.Random(seed)

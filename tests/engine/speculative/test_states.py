@@ -64,6 +64,7 @@ def without_drafts(engine: Engine, requests: list[EngineRequest]) -> dict[str, S
     return {name: output for request in requests for name, output in answered(engine, [request]).items()}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", KEEP_STATES)
 @pytest.mark.parametrize(
     ("size", "num_batched", "num_blocks", "num_ranks"),
