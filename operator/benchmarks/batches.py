@@ -173,7 +173,7 @@ def page(results: dict[str, list[Pair]], args: argparse.Namespace) -> str:
         f"{NUM_ENGINES} simulated engines of 32 slots, steps of `{STEP_COST}` seconds, prompts of",
         f"about 4,000 tokens, 32 out; {args.pairs} pairs of phases of {args.seconds:g} s per load, alone and beside a",
         f"batch on the same fleet, in changing order, seed {args.seed}. The ratio is that of the p90 of all phases,",
-        f"with the interval in which 95 % of drawn sets of pairs have it.",
+        "with the interval in which 95 % of drawn sets of pairs have it.",
         f"{machine()}.",
         "",
         "    python operator/benchmarks/batches.py",

@@ -1,7 +1,11 @@
 """The autoscaler in its loop, over a fleet in virtual time: it rises, falls, sleeps, wakes, and does not flap."""
 
+import pkgutil
+import runpy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -161,3 +165,12 @@ def test_tokens_are_counted_with_the_answers_that_are_over_as_gateways_count_the
     told = [signals.demand.output_tokens_per_request for signals, _ in virtual.decisions if signals.demand.running]
     answered = [tokens for tokens in told if tokens != 128.0]  # what is assumed before the first one is over
     assert answered and max(answered) <= 1.5 * virtual.workload.output_tokens
+
+
+def test_the_benchmark_takes_out_rules_that_there_are() -> None:
+    edits = runpy.run_path(str(Path(__file__).parents[2] / "operator" / "benchmarks" / "rules.py"))["EDITS"]
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks" / "autoscaling.md").read_text()
+    for rule, (name, instead) in edits.items():
+        assert f"| *{rule.capitalize()}*:" in page
+        with patch(name, instead):
+            assert pkgutil.resolve_name(name) is instead
