@@ -17,7 +17,7 @@ from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_engine.model.tokenizer_files import read_tokenizer
 from fairlead_testing.fake_engine.answers import Answer
 from fairlead_testing.fake_engine.prompts import make_tokenizer
-from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.http import HttpProgram, RecordedRequest, Responder
 
 BUILD = "b7777-fake"
 TOKENS = tuple(f" {index}" for index in range(16))
@@ -30,7 +30,7 @@ class _Slot:
         self.is_busy = False
 
 
-class FakeLlama:
+class FakeLlama(HttpProgram):
     """`async with FakeLlama() as llama:` and send requests to `llama.url`. Attributes may be changed at any time."""
 
     def __init__(
@@ -44,10 +44,10 @@ class FakeLlama:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
+        super().__init__(host, port)
         self.served_name = served_name
         self.slot_context = slot_context
         self.step_seconds = step_seconds
-        self.host, self.port = host, port
         self.is_loaded = True
         """Whether it answers other than that it loads."""
         self.is_stuck = False
@@ -58,30 +58,13 @@ class FakeLlama:
         self._changed = asyncio.Condition()
         self._counts = {"prompt_tokens": 0, "tokens_predicted": 0}
         self._num_deferred = 0
-        self._responders: set[Responder] = set()
-        self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await serve_http(self._answer, host=self.host, port=self.port)
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        await self.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.close()
-        for responder in list(self._responders):
-            responder.abort()
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
-    async def _answer(self, request: RecordedRequest, responder: Responder) -> None:
-        self._responders.add(responder)
-        try:
-            await self._respond(request, responder)
-        finally:
-            self._responders.discard(responder)
+        self.cut()
 
     async def _respond(self, request: RecordedRequest, responder: Responder) -> None:
         path = request.path.partition("?")[0]

@@ -4,6 +4,7 @@ and a server of bytes."""
 import asyncio
 import json
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -80,6 +81,49 @@ async def serve_http(handler: Handler, *, host: str = "127.0.0.1", port: int = 0
             writer.close()
 
     return await asyncio.start_server(serve, host, port, backlog=BACKLOG)
+
+
+class HttpProgram(ABC):
+    """A program that answers at `url` from `listen` on."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """`port`: 0 = any free one."""
+        self.host, self.port = host, port
+        self._responders: set[Responder] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Without /v1."""
+        return f"http://{self.host}:{self.port}"
+
+    async def listen(self) -> None:
+        self._server = await serve_http(self._answer, host=self.host, port=self.port)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def stop(self) -> None:
+        """Stops listening; later connections are refused."""
+        if self._server is not None:
+            self._server.close()
+
+    def cut(self) -> None:
+        """Stops listening and cuts every connection."""
+        self.stop()
+        self.cut_connections()
+
+    def cut_connections(self) -> None:
+        for responder in list(self._responders):
+            responder.abort()
+
+    async def _answer(self, request: RecordedRequest, responder: Responder) -> None:
+        self._responders.add(responder)
+        try:
+            await self._respond(request, responder)
+        finally:
+            self._responders.discard(responder)
+
+    @abstractmethod
+    async def _respond(self, request: RecordedRequest, responder: Responder) -> None: ...
 
 
 async def _serve_connection(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 import signal
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -25,14 +25,14 @@ from fairlead_testing.block_publisher import BlockPublisher, Encoding
 from fairlead_testing.fake_engine.answers import Answer
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
 from fairlead_testing.fake_engine.prompts import make_tokenizer
-from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.http import HttpProgram, RecordedRequest, Responder
 
 DEFAULT_LIMITS = Limits(max_num_seqs=8, max_num_queued_tokens=10**9, max_model_len=4096)
 """Its queue has no end."""
 DEFAULT_TOKENS = tuple(f" {index}" for index in range(16))
 
 
-class PagedServer(ABC):
+class PagedServer(HttpProgram):
     """`async with FakeVllm() as server:` and send requests to `server.url`. Attributes may be changed at any time."""
 
     kind: ClassVar[str]
@@ -57,9 +57,9 @@ class PagedServer(ABC):
     ) -> None:
         """`tokens`: what it answers, again and again up to `max_tokens`. `events`, `replay`: ZMQ's addresses. The rest
         is as for a `FakeEngine`."""
+        super().__init__(host, port)
         self.served_name = served_name
         self.tokens = tokens
-        self.host, self.port = host, port
         self.core = FakeCore(limits, num_blocks=num_kv_blocks, token_budget=token_budget, step_cost=step_cost)
         self.publisher = BlockPublisher(
             self.core.cache, events, replay, encoding=encoding, hashes_are_bytes=hashes_are_bytes
@@ -75,16 +75,13 @@ class PagedServer(ABC):
         """Whether its `/health` says that it is well."""
         self._tokenizer = tokenizer or make_tokenizer()
         self.counts = {"prompt_tokens": 0, "generation_tokens": 0}
-        self._responders: set[Responder] = set()
-        self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self.publisher.open()
         if self.core.step_cost.is_known:
             self._tasks.append(asyncio.create_task(self.core.run()))
-        self._server = await serve_http(self._answer, host=self.host, port=self.port)
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        await self.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -93,31 +90,17 @@ class PagedServer(ABC):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
     def kill(self) -> None:
         """As the death of the process, and as SIGTERM: whatever runs is cut off."""
-        if self._server is not None:
-            self._server.close()
+        self.cut()
         self.publisher.close()
-        for responder in list(self._responders):
-            responder.abort()
 
     async def restart(self) -> None:
         """As after a crash: cut connections, an empty cache, events from 0."""
         self.kill()
         self.core.restart()
-        self._server = await serve_http(self._answer, host=self.host, port=self.port)
+        await self.listen()
         self.publisher.open()
-
-    async def _answer(self, request: RecordedRequest, responder: Responder) -> None:
-        self._responders.add(responder)
-        try:
-            await self._respond(request, responder)
-        finally:
-            self._responders.discard(responder)
 
     async def _respond(self, request: RecordedRequest, responder: Responder) -> None:
         path = request.path.partition("?")[0]

@@ -10,7 +10,7 @@ from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, Tokenize
 from fairlead.routing.replica import Replica
 
 UNKNOWN = "unknown"
-"""Digest of replicas that nobody asks for theirs: gateways wait two seconds for the tokenizer of a replica without one."""
+"""Digest of replicas that nobody asks for theirs: for one without a digest gateways wait two seconds."""
 
 
 class StaticFleet(Fleet):

@@ -33,7 +33,7 @@ from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
 from fairlead_testing.fake_engine.loads import LoadTeller, Seen
 from fairlead_testing.fake_engine.prompts import UnreadablePrompt, make_tokenizer, model_info, read_prompt
-from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.http import HttpProgram, RecordedRequest, Responder
 
 Pace = Callable[[int], Awaitable[None]]
 """Awaited before each token, with its index."""
@@ -59,7 +59,7 @@ class Death(Enum):
     AFTER_ONE_TOKEN = 1
 
 
-class FakeEngine:
+class FakeEngine(HttpProgram):
     """`async with FakeEngine() as engine:` and send requests to `engine.url`. Attributes may be changed at any time."""
 
     def __init__(
@@ -87,7 +87,7 @@ class FakeEngine:
         `step_cost`: what its steps take (None = nothing: prompts are read at once, and `pace` slows answers down).
         `port`: 0 = any free one. `tokenizer`: the one that it tells of; None = that which it uses.
         """
-        self._host, self._port = host, port
+        super().__init__(host, port)
         self.tokenizer = tokenizer or make_tokenizer()
         self.name = name
         self.served_name = served_name
@@ -138,13 +138,10 @@ class FakeEngine:
         self.num_cancelled = 0
         """Requests whose client left before the end."""
         self._is_killed = False
-        self._responders: set[Responder] = set()
-        self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._server = await serve_http(self._answer, host=self._host, port=self._port)
-        self._port = int(self._server.sockets[0].getsockname()[1])
+        await self.listen()
         self._tasks = [asyncio.create_task(self.loads.run())]
         if self.core.step_cost.is_known:
             self._tasks.append(asyncio.create_task(self.core.run()))
@@ -156,17 +153,6 @@ class FakeEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on, or did."""
-        assert self._server is not None, "use `async with`"
-        return self._port
-
-    @property
-    def url(self) -> str:
-        """Base URL, without /v1."""
-        return f"http://{self._host}:{self.port}"
 
     @property
     def limits(self) -> Limits:
@@ -203,12 +189,7 @@ class FakeEngine:
         told = replace(self.limits, num_kv_blocks=self.core.cache.num_blocks)
         limits, digest = (told, self.tokenizer.digest) if with_limits else (None, "")
         adapters = frozenset(self.adapters if with_limits else ())
-        return Replica(self.name, self.name, self._host, self.port, limits, digest=digest, adapters=adapters)
-
-    def stop(self) -> None:
-        """Stops listening; later connections are refused."""
-        if self._server is not None:
-            self._server.close()
+        return Replica(self.name, self.name, self.host, self.port, limits, digest=digest, adapters=adapters)
 
     def kill(self) -> None:
         """Stops listening and cuts every connection, as the death of the process does."""
@@ -235,18 +216,13 @@ class FakeEngine:
 
     def _cut_all(self) -> None:
         self.stream.cut_followers()
-        for responder in list(self._responders):
-            responder.abort()
+        self.cut_connections()
 
     async def _answer(self, request: RecordedRequest, responder: Responder) -> None:
         if self._is_killed:
             responder.abort()
-            return
-        self._responders.add(responder)
-        try:
-            await self._respond(request, responder)
-        finally:
-            self._responders.discard(responder)
+        else:
+            await super()._answer(request, responder)
 
     async def _respond(self, request: RecordedRequest, responder: Responder) -> None:
         path, _, query = request.path.partition("?")
