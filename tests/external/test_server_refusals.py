@@ -32,6 +32,13 @@ def test_a_refusal_of_any_shape_has_a_message_where_openais_clients_look(status:
     assert error["message"] == message and {"type", "param", "code"} <= error.keys() and "object" not in error
 
 
+@pytest.mark.parametrize("code", [400, None, "invalid_prompt"])
+def test_a_code_is_a_text_or_null_as_typed_clients_read_it(code: int | str | None) -> None:
+    told = json.dumps({"error": {"message": "no", "type": "BadRequestError", "param": "n", "code": code}}).encode()
+    error = json.loads(in_envelope(told, 400, PATH))["error"]
+    assert error == {"message": "no", "type": "BadRequestError", "param": "n", "code": code and str(code)}
+
+
 @pytest.mark.parametrize("body", [b"", b"Internal Server Error", b"[1]", b'{"a": 1}', b'{"error": {"message": "no"}}'])
 def test_what_has_the_shape_or_tells_nothing_stays_as_it_is(body: bytes) -> None:
     assert in_envelope(body, 500, PATH) == body
@@ -44,7 +51,9 @@ def test_an_error_among_events_gets_the_shape_and_nothing_else_changes(end: str)
     told = with_errors_in_envelope(f"{said}{flat}data: [DONE]{end}".encode(), PATH).decode()
     assert told.startswith(said) and told.endswith(f"\ndata: [DONE]{end}")
     [error] = [line for line in told.splitlines() if line.startswith('data: {"error"')]
-    assert json.loads(error[6:])["error"]["message"] == "it died"
+    assert json.loads(error[6:])["error"] == {
+        "message": "it died", "type": "InternalServerError", "param": None, "code": "500",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

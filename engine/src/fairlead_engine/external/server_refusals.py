@@ -1,7 +1,8 @@
 """Refusals of foreign servers → OpenAI's shape, and the requests that can do without what was refused. Pure.
 
 Older versions of vLLM, and SGLang, leave the outer object out (`{"object": "error", "message": …}`), FastAPI says
-`{"detail": …}`, others `{"error": "a text"}`.
+`{"detail": …}`, others `{"error": "a text"}`. `code` is their HTTP status, a number, where OpenAI's is a text or null:
+clients with types, such as async-openai, cannot read the whole error then.
 """
 
 import re
@@ -44,10 +45,13 @@ def in_envelope(body: bytes, status: int, path: str) -> bytes:
         error = {"message": error}
     elif "detail" in told:
         error = {"message": _detail(told["detail"], status, path)}
-    if error is told.get("error") or not isinstance(error, dict) or "message" not in error:
+    if not isinstance(error, dict) or "message" not in error:
+        return body
+    code = error.get("code")
+    if error is told.get("error") and not isinstance(code, int):
         return body
     kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
-    whole = {"type": kind, "param": None, "code": None, **error}
+    whole = {"type": kind, "param": None, **error, "code": str(code) if isinstance(code, int) else code}
     return msgspec.json.encode({"error": {name: value for name, value in whole.items() if name != "object"}})
 
 
