@@ -249,7 +249,7 @@ def test_refusals_have_the_clients_types(served: Fleet, streamed: bool) -> None:
 
 def test_models_and_tokens_are_told(served: Fleet) -> None:
     assert [each.id for each in served.openai.models.list()] == ["fake"]
-    assert [each.id for each in served.anthropic.models.list()] == ["fake"]
+    assert [(each.id, each.display_name) for each in served.anthropic.models.list()] == [("fake", "fake")]
     assert [each.model for each in served.ollama.list().models] == ["fake"]
     count = served.anthropic.messages.count_tokens(model="fake", messages=HELLO, tools=MESSAGES_TOOLS)  # type: ignore[arg-type]
     assert (

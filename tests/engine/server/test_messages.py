@@ -42,6 +42,18 @@ def as_chat(url: str, **fields: Any) -> dict[str, Any]:
     return dict(response.json())
 
 
+async def test_models_are_told_as_anthropic_tells_them(client: anthropic.AsyncAnthropic) -> None:
+    """Typed clients refuse a model without a name to show and the time that it is from."""
+    [listed] = [each async for each in client.models.list(limit=1)]
+    found = await client.models.retrieve("dinghy")
+    assert listed == found
+    assert (found.type, found.id, found.display_name) == ("model", "dinghy", "dinghy")
+    assert found.created_at.tzinfo is not None and found.capabilities is None
+    with pytest.raises(anthropic.NotFoundError) as refusal:
+        await client.models.retrieve("nope")
+    assert refusal.value.body["error"]["type"] == "not_found_error"  # type: ignore[index, call-overload]
+
+
 async def test_a_message_is_what_the_chat_is(client: anthropic.AsyncAnthropic, dinghy: Any) -> None:
     message = await client.messages.create(model="dinghy", max_tokens=16, messages=ASK, system="Be brief.", **GREEDY)
     chat = as_chat(dinghy.url, messages=[{"role": "system", "content": "Be brief."}, *ASK], max_tokens=16)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from typing import Annotated
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead_common.wire.adapters import UnknownAdapter, with_adapter
@@ -13,7 +14,7 @@ from fairlead_engine.api.schemas import DetokenizeRequest, TokenizeRequest
 from fairlead_engine.api.served_model import ServedModel
 from fairlead_engine.api.service import Endpoint
 from fairlead_engine.errors import AdapterError, RequestError
-from fairlead_engine.host.exchange import Exchange, StructResponse
+from fairlead_engine.host.exchange import EXCHANGE, Exchange, StructResponse
 from fairlead_engine.host.refusals import NotFound
 
 
@@ -59,15 +60,15 @@ class TextReply(msgspec.Struct, frozen=True):
 class ModelEndpoints(Endpoint):
     """`/v1/models`, `/fairlead/v1/model`, `/tokenize` and `/detokenize`."""
 
-    async def list_models(self) -> Response:
+    async def list_models(self, request: Request) -> Response:
         """The one model this engine serves, by itself and with each of its adapters."""
-        return StructResponse(_list(self._service.model()))
+        return _told(request, _list(self._service.model()))
 
-    async def get_model(self, id: str) -> Response:
+    async def get_model(self, id: str, request: Request) -> Response:
         """The model of this name."""
         model = self._service.model()
         model.adapter(id)
-        return StructResponse(_card(model, id))
+        return _told(request, _card(model, id))
 
     async def protocol_model(self) -> Response:
         """What a gateway needs to prepare prompts for this engine."""
@@ -115,6 +116,15 @@ class ModelEndpoints(Endpoint):
         model.check_token_ids(request.tokens, "tokens")
         text = await exchange.while_connected(self._service.prompts.text(request.tokens))
         await exchange.send_json(msgspec.json.encode(TextReply(text)))
+
+
+def _told(request: Request, reply: ModelList | ModelCard) -> Response:
+    """In the dialect of the request."""
+    exchange: Exchange = request.scope[EXCHANGE]
+    status, body = 200, msgspec.json.encode(reply)
+    if exchange.translation is not None:
+        status, body = exchange.translation.answer(status, body, exchange.request_id)
+    return Response(body, status, media_type="application/json")
 
 
 def _list(model: ServedModel) -> ModelList:

@@ -57,6 +57,7 @@ from fairlead_common.http.pages import DOCUMENT_FOLDER, HEADERS, read_pages
 from fairlead_common.openai.translate import translation_of
 from fairlead_common.openai.translate.compactions import COMPACT_PATH, Compact
 from fairlead_common.openai.translate.messages import MESSAGE_BATCHES_PATH
+from fairlead_common.openai.translate.messages_models import MODELS_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.openai.unknown_fields import UnknownFields
@@ -113,7 +114,7 @@ class GatewayApp:
             request_id=request_id_from(headers.get(_REQUEST_ID)) or secrets.token_hex(16),
             stall_timeout=self.settings.client_stall_timeout,
             closing=self.draining or _EXPECT in headers,
-            translation=translation_of(scope["path"]),
+            translation=translation_of(scope["path"], headers, scope["query_string"]),
         )
         try:
             await self._route(scope, headers, client)
@@ -158,7 +159,7 @@ class GatewayApp:
                 raise errors.no_files(path)
             query = scope["query_string"].decode("latin-1")
             await self._batches(self.storage.batches, method, target.path, query, headers, client)
-        elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
+        elif target.path == MODELS_PATH or target.path.startswith(f"{MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
         elif path == PATH_STATES:
@@ -375,7 +376,7 @@ class GatewayApp:
 
     async def _models(self, target: routes.Target, client: Client) -> None:
         self._require_synced()
-        directory, name = self.pools.fleet.directory, target.path.removeprefix(routes.MODELS_PATH).removeprefix("/")
+        directory, name = self.pools.fleet.directory, target.path.removeprefix(MODELS_PATH).removeprefix("/")
         answer = (
             routes.find_model(directory, name, target.chosen) if name else routes.list_models(directory, target.chosen)
         )

@@ -5,7 +5,7 @@ returned path and body, and hands answers and refusals to `answer`, or a stream'
 models have a path below `/v1/models` as theirs, and no body.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Protocol
 
 from fairlead_common.openai.translate.compactions import COMPACT_PATH, Compact
@@ -17,6 +17,7 @@ from fairlead_common.openai.translate.messages import (
     MessageBatches,
 )
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH, Messages
+from fairlead_common.openai.translate.messages_models import MODELS_PATH, VERSION_HEADER, MessageModels
 from fairlead_common.openai.translate.ollama_answers import (
     CHAT_PATH,
     EMBED_PATH,
@@ -74,8 +75,11 @@ _REFUSED = dict.fromkeys(("/api/pull", "/api/push", "/api/create", "/api/copy", 
 _ALL: Mapping[str, Callable[[], Translation]] = {**_TRANSLATIONS, **MODEL_QUESTIONS, **_REFUSED}
 
 
-def translation_of(path: str) -> Translation | None:
-    """A new translation for a request to a path with this ending; None = the OpenAI form itself."""
+def translation_of(path: str, headers: Container[bytes] = (), query: bytes = b"") -> Translation | None:
+    """A new translation for a request to a path with this ending, whose headers have these names; None = the OpenAI
+    form itself."""
+    if VERSION_HEADER in headers and f"{MODELS_PATH}/" in f"{path}/":
+        return MessageModels(query.decode("latin-1"))
     if f"{MESSAGE_BATCHES_PATH}/" in f"{path}/":
         return MessageBatches()
     return next((made() for ending, made in _ALL.items() if path.endswith(ending)), None)

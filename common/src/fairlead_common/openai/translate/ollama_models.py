@@ -11,11 +11,11 @@ import msgspec
 
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate.decoding import decoded
+from fairlead_common.openai.translate.messages_models import MODELS_PATH
 from fairlead_common.openai.translate.ollama import OllamaShowRequest
 from fairlead_common.openai.translate.ollama_answers import OllamaTranslation, timestamp
 from fairlead_common.openai.unknown_fields import UnknownFields
 
-_MODELS_PATH = "/v1/models"
 API_VERSION = "0.14.0"
 """Of Ollama, whose API this is; clients ask for a version with the paths of their requests. Ollama has /v1/responses
 from 0.13.4 on, for which Codex looks, and /v1/messages from 0.14.0 on."""
@@ -66,7 +66,7 @@ class ModelQuestion(OllamaTranslation):
     """None = no body."""
 
     def request(self, body: bytes, unknown: UnknownFields) -> tuple[str, bytes]:
-        return _MODELS_PATH, b""
+        return MODELS_PATH, b""
 
 
 class ModelTags(ModelQuestion):
@@ -108,7 +108,7 @@ class Show(ModelQuestion):
         request = decoded(body, OllamaShowRequest, unknown)
         if not (name := request.wanted):
             raise PromptError("model", "model: is missing; send the name of a model")
-        return f"{_MODELS_PATH}/{name}", b""
+        return f"{MODELS_PATH}/{name}", b""
 
     def _whole(self, body: bytes) -> Mapping[str, Any]:
         model = msgspec.json.decode(body, type=_Model)

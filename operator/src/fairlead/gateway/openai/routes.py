@@ -10,6 +10,7 @@ from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
 from fairlead_common.openai.translate import TRANSLATED_PATHS
+from fairlead_common.openai.translate.messages_models import MODELS_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.adapters import with_adapter
@@ -28,7 +29,6 @@ FORWARDED_PATHS = INFERENCE_PATHS.union(ALL_OWN_PATHS)
 """With those that only some servers have."""
 INJECT_PATH = f"{CHAT_PATH}/{{id}}/inject"
 """To whichever engine has the answer (`dispatch/injector.py`)."""
-MODELS_PATH = "/v1/models"
 PROBES: Mapping[str, str] = {
     "/health": "200 while the process lives.",
     "/ping": "The same, by the name that SageMaker asks for.",
