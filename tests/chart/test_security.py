@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requ
 import helm
 import pod_security
 
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.children import children
+from fairlead.operator_settings import OperatorSettings
+from fairlead_testing.fleet_objects import stored
+
 Manifest = dict[str, Any]
+SECURITY_PAGE = (helm.CHART.parent.parent / "docs" / "security.md").read_text()
+VLLM = {"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0"}
 CHILD_VERBS = {"get", "list", "watch", "create", "patch", "delete"}
 OPERATOR_WATCHES = {
     "llmdeployments.fairlead.dev": {"get", "list", "watch"},
@@ -311,26 +319,33 @@ def scanned(manifests: list[Manifest]) -> set[tuple[str, str]]:
     found = set()
     protected = {name.rpartition("-")[2] for _, name in of_kind(manifests, "NetworkPolicy")}
     for name, spec in pods(manifests):
-        (container,) = spec["containers"]
         component = name.rpartition("-")[2]
-        image = container["image"]
-        fails = {
-            "CKV_K8S_8": "livenessProbe" not in container,
-            "CKV_K8S_9": "readinessProbe" not in container,
-            "CKV_K8S_11": "cpu" not in container["resources"]["limits"],
-            "CKV_K8S_13": "memory" not in container["resources"]["limits"],
-            "CKV_K8S_15": container["imagePullPolicy"] != "Always",
-            "CKV_K8S_38": spec["automountServiceAccountToken"] is not False,
-            "CKV_K8S_43": "@sha256:" not in image,
-            "CKV2_K8S_6": component not in protected,
-        }
-        found |= {(check, component) for check, failed in fails.items() if failed}
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+            limits = container["resources"].get("limits", {})
+            user = {**spec["securityContext"], **container["securityContext"]}.get("runAsUser", 0)
+            fails = {
+                "CKV_K8S_8": "livenessProbe" not in container and container in spec["containers"],
+                "CKV_K8S_9": "readinessProbe" not in container and container in spec["containers"],
+                "CKV_K8S_11": "cpu" not in limits,
+                "CKV_K8S_13": "memory" not in limits,
+                "CKV_K8S_15": container["imagePullPolicy"] != "Always",
+                "CKV_K8S_38": spec["automountServiceAccountToken"] is not False,
+                "CKV_K8S_40": user < 10_000,
+                "CKV_K8S_43": "@sha256:" not in container["image"],
+                "CKV2_K8S_6": component not in protected,
+            }
+            found |= {(check, component) for check, failed in fails.items() if failed}
     return found
 
 
+def told(beginning: str) -> set[str]:
+    """The checks that the documentation's paragraph with this beginning names."""
+    (paragraph,) = (each for each in SECURITY_PAGE.split("\n\n") if each.startswith(beginning))
+    return set(re.findall(r"CKV\w+", paragraph))
+
+
 def test_what_scanners_find_is_what_the_documentation_gives_reasons_for() -> None:
-    page = (helm.CHART.parent.parent / "docs" / "security.md").read_text()
-    rows = re.findall(r"^\| (CKV[^|]*) \| ([^|]*) \| [^|]+ \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| (CKV[^|]*) \| ([^|]*) \| [^|]+ \|$", SECURITY_PAGE, re.MULTILINE)
     documented = {
         (check, component)
         for checks, components in rows
@@ -338,7 +353,33 @@ def test_what_scanners_find_is_what_the_documentation_gives_reasons_for() -> Non
         for component in components.split(", ")
     }
     assert scanned(helm.manifests()) == documented
-    assert f"finds {len(documented)} of its" in page
+    assert f"finds {len(documented)} of its" in SECURITY_PAGE
     mended = {"image": {"digest": f"sha256:{'0' * 64}", "pullPolicy": "Always"}}
     checks = {check for check, _ in scanned(helm.manifests(mended))}
     assert checks == {"CKV_K8S_8", "CKV_K8S_9", "CKV_K8S_11", "CKV_K8S_38"}
+
+
+@pytest.mark.parametrize("example", sorted((helm.CHART / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_scanners_find_with_a_file_of_values_is_told_too(example: Path) -> None:
+    more = scanned(helm.manifests(yaml.safe_load(example.read_text()))) - scanned(helm.manifests())
+    expected = told("`examples/openshift.yaml` adds") if example.stem == "openshift" else set()
+    assert {check for check, _ in more} == expected
+
+
+def test_what_scanners_find_of_engines_is_told_too() -> None:
+    manifests = helm.manifests()
+    (text,) = (
+        each["data"]["operator.yaml"]
+        for each in of_kind(manifests, "ConfigMap").values()
+        if "operator.yaml" in each["data"]
+    )
+    settings = OperatorSettings.from_mapping(yaml.safe_load(text))
+    found: set[str] = set()
+    for spec in (
+        {"resources": {"profile": "cpu-small"}},
+        {"resources": {"profile": "nvidia-l4"}, "model": {"source": "hf://a/b"}, "engine": VLLM},
+    ):
+        deployment = LLMDeployment.from_body(stored("dinghy", **spec))
+        made = [dict(each) for each in children(deployment, settings, ("NetworkPolicy",))]
+        found |= {check for check, _ in scanned(made)}
+    assert found == told("Of an engine's Deployment")
