@@ -17,10 +17,28 @@ def test_without_local_mode_its_commands_are_not_there(
     monkeypatch.setattr("fairlead.cli.main.entry_points", lambda group: EntryPoints())
     with pytest.raises(SystemExit):
         main(["local", "up"])
-    assert "invalid choice: 'local' (choose from" in capsys.readouterr().err
+    assert "no command 'local'; `fairlead --help` tells all" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "demo" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("describe", "no command 'describe'; kubectl has it, where LLMDeployments are `llm` (`kubectl get llm`)"),
+        ("modles", "no command 'modles': did you mean models?"),
+        ("lcoal", "no command 'lcoal': did you mean local?"),
+        ("fly", "no command 'fly'; `fairlead --help` tells all"),
+    ],
+)
+def test_a_command_that_is_not_there_tells_what_was_meant(
+    typed: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([typed, "llm"])
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_another_distribution_cannot_replace_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

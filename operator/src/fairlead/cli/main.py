@@ -2,6 +2,7 @@
 programs."""
 
 import argparse
+import difflib
 import errno
 import io
 import os
@@ -55,6 +56,21 @@ OWN = {
 }
 """A command's module is imported only when it is chosen."""
 
+KUBECTL = {
+    "apply",
+    "create",
+    "delete",
+    "describe",
+    "edit",
+    "events",
+    "exec",
+    "get",
+    "logs",
+    "patch",
+    "rollout",
+    "scale",
+}
+"""What people try here, and kubectl has."""
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """The system's errors for files and terminals that take no more."""
 
@@ -116,6 +132,8 @@ def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     # Looking for other distributions' takes tens of milliseconds, which the programs' start need not wait for.
     commands = OWN if chosen and OWN.keys() >= set(chosen) else find_commands()
+    for name in set(chosen) - commands.keys():
+        parser.error(f"no command {name!r}{_instead(name, commands)}")
     for name, command in commands.items():
         subparser = subparsers.add_parser(name, help=command.summary, description=command.summary)
         if name in chosen:
@@ -123,6 +141,13 @@ def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
             program.add_arguments(subparser)
             subparser.set_defaults(run=program.run)
     return parser
+
+
+def _instead(name: str, commands: Collection[str]) -> str:
+    if name in KUBECTL:
+        return "; kubectl has it, where LLMDeployments are `llm` (`kubectl get llm`)"
+    close = difflib.get_close_matches(name, commands)
+    return f": did you mean {' or '.join(close)}?" if close else "; `fairlead --help` tells all"
 
 
 def find_commands() -> dict[str, Command]:
