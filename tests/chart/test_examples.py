@@ -64,6 +64,13 @@ def test_in_production_nothing_is_single_and_clients_come_by_tls() -> None:
     assert {"PodMonitor", "PrometheusRule", "ValidatingAdmissionPolicy"} <= {each["kind"] for each in manifests}
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_pod_has_a_priority_that_some_clouds_keep_to_themselves(name: str) -> None:
+    """GKE makes no pods of these classes outside kube-system."""
+    for each in of_kind(rendered(name), "Deployment"):
+        assert not each["spec"]["template"]["spec"].get("priorityClassName", "").startswith("system-")
+
+
 def test_on_openshift_no_pod_names_an_id() -> None:
     manifests = rendered("openshift")
     for each in of_kind(manifests, "Deployment"):
