@@ -16,30 +16,19 @@ MAX_PAGE = 1000
 """Models of a page, also where no limit is asked for: clients that do not page see all."""
 
 
-class _Model(msgspec.Struct, frozen=True):
-    """As `/v1/models` lists it."""
+class ListedModel(msgspec.Struct, frozen=True):
+    """A model as `/v1/models` lists it."""
 
     id: str
     created: float = 0.0
+    state: str = "ready"
+    parent: str | None = None
     max_model_len: int | None = None
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        created = datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z")
-        return {
-            "type": "model",
-            "id": self.id,
-            "display_name": self.id,
-            "created_at": created,
-            "lifecycle": "active",
-            "max_input_tokens": self.max_model_len,
-            "max_tokens": self.max_model_len,
-            "capabilities": None,
-        }
+    capabilities: tuple[str, ...] = ("completion",)
 
 
-class _Models(msgspec.Struct, frozen=True):
-    data: list[_Model]
+class ListedModels(msgspec.Struct, frozen=True):
+    data: list[ListedModel]
 
 
 class _BadQuery(Exception):
@@ -62,14 +51,14 @@ class MessageModels(MessagesDialect):
         if status >= 400:
             return self.refusal(status, body, request_id)
         told = _read(body)
-        if isinstance(told, _Model):
-            return status, msgspec.json.encode(told.shown)
+        if isinstance(told, ListedModel):
+            return status, msgspec.json.encode(_shown(told))
         try:
             return status, msgspec.json.encode(self._page(told.data))
         except _BadQuery as error:
             return self.refusal(400, msgspec.json.encode({"message": str(error)}), request_id)
 
-    def _page(self, models: list[_Model]) -> dict[str, Any]:
+    def _page(self, models: list[ListedModel]) -> dict[str, Any]:
         text = self._asked.get("limit", str(MAX_PAGE))
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_PAGE:
             raise _BadQuery(f"limit: must be a number from 1 to {MAX_PAGE}, not {text!r}")
@@ -82,13 +71,21 @@ class MessageModels(MessagesDialect):
                 raise _BadQuery(f"{name}: there is no model {wanted!r}")
         left = models[places[after] + 1 :] if after is not None else models[: places.get(before or "")]
         page = left[-int(text) :] if before is not None else left[: int(text)]
-        data = [model.shown for model in page]
+        data = [_shown(model) for model in page]
         ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
         return {"data": data, "first_id": ends[0], "last_id": ends[1], "has_more": len(page) < len(left)}
 
 
-def _read(body: bytes) -> _Model | _Models:
+def _shown(model: ListedModel) -> dict[str, Any]:
+    return {
+        "type": "model", "id": model.id, "display_name": model.id, "lifecycle": "active", "capabilities": None,
+        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z"),
+        "max_input_tokens": model.max_model_len, "max_tokens": model.max_model_len,
+    }  # fmt: skip
+
+
+def _read(body: bytes) -> ListedModel | ListedModels:
     try:
-        return msgspec.json.decode(body, type=_Models)
+        return msgspec.json.decode(body, type=ListedModels)
     except msgspec.ValidationError:
-        return msgspec.json.decode(body, type=_Model)
+        return msgspec.json.decode(body, type=ListedModel)

@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead_common.openai.prompts import PromptError
 from fairlead_common.openai.translate.decoding import decoded
-from fairlead_common.openai.translate.messages_models import MODELS_PATH
+from fairlead_common.openai.translate.messages_models import MODELS_PATH, ListedModel, ListedModels
 from fairlead_common.openai.translate.ollama import OllamaShowRequest
 from fairlead_common.openai.translate.ollama_answers import OllamaTranslation, timestamp
 from fairlead_common.openai.unknown_fields import UnknownFields
@@ -24,34 +24,12 @@ _ARCHITECTURE = "fairlead"
 _NEVER = "9999-12-31T23:59:59Z"
 
 
-class _Model(msgspec.Struct, frozen=True):
-    """As `/v1/models` lists it."""
-
-    id: str
-    created: float = 0.0
-    state: str = "ready"
-    parent: str | None = None
-    max_model_len: int | None = None
-    capabilities: tuple[str, ...] = ("completion",)
-
-    @property
-    def named(self) -> dict[str, Any]:
-        details = {"parent_model": self.parent or "", "format": "", "family": "", "families": []}
-        return {
-            "name": self.id,
-            "model": self.id,
-            "size": 0,
-            "digest": hashlib.sha256(self.id.encode()).hexdigest(),
-            "details": details | {"parameter_size": "", "quantization_level": ""},
-        }
-
-    @property
-    def modified_at(self) -> str:
-        return timestamp(self.created)
-
-
-class _Models(msgspec.Struct, frozen=True):
-    data: list[_Model]
+def _named(model: ListedModel) -> dict[str, Any]:
+    details = {"parent_model": model.parent or "", "format": "", "family": "", "families": []}
+    return {
+        "name": model.id, "model": model.id, "size": 0, "digest": hashlib.sha256(model.id.encode()).hexdigest(),
+        "details": details | {"parameter_size": "", "quantization_level": ""},
+    }  # fmt: skip
 
 
 class ModelQuestion(OllamaTranslation):
@@ -76,8 +54,8 @@ class ModelTags(ModelQuestion):
     SUMMARY = "The models that can be asked for, in Ollama's form"
 
     def _whole(self, body: bytes) -> Mapping[str, Any]:
-        models = msgspec.json.decode(body, type=_Models).data
-        return {"models": [each.named | {"modified_at": each.modified_at} for each in models]}
+        models = msgspec.json.decode(body, type=ListedModels).data
+        return {"models": [_named(each) | {"modified_at": timestamp(each.created)} for each in models]}
 
 
 class Running(ModelQuestion):
@@ -87,10 +65,10 @@ class Running(ModelQuestion):
     SUMMARY = "The models that are ready, in Ollama's form"
 
     def _whole(self, body: bytes) -> Mapping[str, Any]:
-        models = [each for each in msgspec.json.decode(body, type=_Models).data if each.state == "ready"]
+        models = [each for each in msgspec.json.decode(body, type=ListedModels).data if each.state == "ready"]
         return {
             "models": [
-                each.named | {"expires_at": _NEVER, "size_vram": 0, "context_length": each.max_model_len or 0}
+                _named(each) | {"expires_at": _NEVER, "size_vram": 0, "context_length": each.max_model_len or 0}
                 for each in models
             ]
         }
@@ -111,7 +89,7 @@ class Show(ModelQuestion):
         return f"{MODELS_PATH}/{name}", b""
 
     def _whole(self, body: bytes) -> Mapping[str, Any]:
-        model = msgspec.json.decode(body, type=_Model)
+        model = msgspec.json.decode(body, type=ListedModel)
         info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": model.id}
         if model.max_model_len is not None:
             info[f"{_ARCHITECTURE}.context_length"] = model.max_model_len
@@ -119,10 +97,10 @@ class Show(ModelQuestion):
             "modelfile": f"FROM {model.id}\n",
             "parameters": "",
             "template": "",
-            "details": model.named["details"],
+            "details": _named(model)["details"],
             "model_info": info,
             "capabilities": model.capabilities,
-            "modified_at": model.modified_at,
+            "modified_at": timestamp(model.created),
         }
 
 
