@@ -20,11 +20,12 @@ from fairlead.gateway.batches.requests import MAX_PAGE as MAX_BATCHES
 from fairlead.gateway.files.requests import FILES_PATH, MAX_PAGE, PURPOSE
 from fairlead.gateway.model_history import ModelDetail
 from fairlead.gateway.model_states import PATH_STATES, ModelStates
-from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PATH_DOCUMENT, PROBES
+from fairlead.gateway.openai.routes import FILE, INFERENCE_PATHS, INJECT_PATH, PATH_DOCUMENT, PROBES
 from fairlead.gateway.recent_requests import PATH_REQUESTS, RequestRecord
 from fairlead.gateway.stored.requests import MAX_ITEMS
 from fairlead_common.openai.translate.messages import MESSAGE_BATCHES_PATH
 from fairlead_common.openai.translate.messages_answers import MESSAGES_PATH
+from fairlead_common.openai.translate.messages_models import MODELS_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.openai.translate.responses import RESPONSES_PATH
 from fairlead_common.wire.messages import (

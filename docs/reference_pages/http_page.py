@@ -13,10 +13,10 @@ from fairlead.gateway.openai.routes import (
     CONTROL_PATHS,
     INFERENCE_PATHS,
     INJECT_PATH,
-    MODELS_PATH,
     PATH_DOCUMENT,
     PROBES,
 )
+from fairlead_common.openai.translate.messages_models import MODELS_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
 from fairlead_common.settings import docstrings
 from fairlead_common.wire.own_paths import ALL_OWN_PATHS
