@@ -149,6 +149,12 @@ def test_a_history_with_calls_images_and_thoughts() -> None:
     assert [each["tool_call_id"] for each in told[2:]] == [ids[1], ids[0], ids[2], "any"]
 
 
+@pytest.mark.parametrize("kind", [{"type": "Function"}, {}])
+def test_tools_are_functions_whatever_type_they_say(kind: dict[str, str]) -> None:
+    told = sent(messages=[{"role": "user", "content": "x"}], tools=[{**kind, "function": {"name": "f"}}])
+    assert told["tools"] == [{"type": "function", "function": {"name": "f"}}]
+
+
 def test_a_last_message_of_the_assistant_is_continued() -> None:
     found = sent(messages=[{"role": "Developer", "content": "a"}, *ASK, {"role": "assistant", "content": "I"}])
     assert found["messages"][0] == {"role": "developer", "content": "a"}

@@ -215,7 +215,8 @@ def _chat(
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"messages": messages, "best_effort": True} | _common(request) | _thinking(request.think)
     if tools:
-        fields["tools"] = tools
+        # Ollama reads no type of a tool, and clients write it as they like: ollama-rs as "Function".
+        fields["tools"] = [{**tool, "type": "function"} for tool in tools]
     last = messages[-1]
     if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
         fields |= {"add_generation_prompt": False, "continue_final_message": True}
