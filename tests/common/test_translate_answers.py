@@ -204,6 +204,7 @@ def test_reasoning_text_and_calls_are_blocks_in_this_order() -> None:
     message = answered(said, finish_reason="tool_calls")
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
     assert message.content[2].input == {"a": 1}  # type: ignore[union-attr]
+    assert message.content[2].caller.type == "direct"  # type: ignore[union-attr]
     assert (message.id, message.role, message.stop_reason) == ("msg_1", "assistant", "tool_use")
     assert answered(said, finish_reason="stop").stop_reason == "tool_use"  # as of a tool that was named
     usage = message.usage
@@ -266,6 +267,8 @@ def test_events_come_in_the_documented_order() -> None:
         (begin, 3, "tool_use"), (add, 3, "input_json_delta"), (end, 3, None),
         ("message_delta", None, None), ("message_stop", None, None),
     ]  # fmt: skip
+    uses = [each["content_block"] for each in told if each["type"] == begin and each["index"] > 1]
+    assert [use["caller"] for use in uses] == 2 * [{"type": "direct"}]
     assert told[0]["message"]["usage"]["cache_read_input_tokens"] == 32 == told[-2]["usage"]["cache_read_input_tokens"]
 
 

@@ -14,7 +14,7 @@ from fairlead_engine.api.schemas import DetokenizeRequest, TokenizeRequest
 from fairlead_engine.api.served_model import ServedModel
 from fairlead_engine.api.service import Endpoint
 from fairlead_engine.errors import AdapterError, RequestError
-from fairlead_engine.host.exchange import EXCHANGE, Exchange, StructResponse
+from fairlead_engine.host.exchange import EXCHANGE, Exchange
 from fairlead_engine.host.refusals import NotFound
 
 

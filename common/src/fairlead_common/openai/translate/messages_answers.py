@@ -236,7 +236,8 @@ def _use(call: ChatCall) -> dict[str, Any] | None:
 
 
 def _use_block(call: ChatCall) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call.id or "", "name": call.function.name or "", "input": {}}
+    caller = {"type": "direct"}  # the model; typed clients refuse a block without it
+    return {"type": "tool_use", "id": call.id or "", "name": call.function.name or "", "input": {}, "caller": caller}
 
 
 def _thinking_block(thought: str) -> dict[str, Any]:
