@@ -31,7 +31,7 @@ async def test_a_request_that_kills_gets_two_replicas_and_no_more(
         engine.death = death
     status, document, headers = await setup.post({**CHAT, "stream": stream}, headers={"x-request-id": "poison"})
     assert (status, document["error"]["code"]) == (502, "replica_failed")
-    assert "2 replicas broke down on this request" in document["error"]["message"]
+    assert "Replicas broke down 2 times on this request" in document["error"]["message"]
     assert "retry-after" not in headers and headers["x-should-retry"] == "false"
     assert attempts(setup) == [0, 0, 1, 1]
     assert failures(caplog) == [("poison", "died", "true"), ("poison", "died", "false")]

@@ -236,9 +236,9 @@ def replicas_died(number: int, *, is_to_blame: bool) -> OpenAIError:
     """Several replicas died with this request. 502 where the request alone can be the cause: the header keeps OpenAI's
     clients from retrying. 503 where other requests may be the cause: a retry may well succeed."""
     if not is_to_blame:
-        message = f"{number} replicas broke down while they had this request among others; send it again."
+        message = f"Replicas broke down {number} times while they had this request among others; send it again."
         return upstream_failed(message, status=503)
-    message = f"{number} replicas broke down on this request, so it is not tried on another; do not send it again."
+    message = f"Replicas broke down {number} times on this request, so it is not tried again; do not send it again."
     return upstream_failed(message, headers=((b"x-should-retry", b"false"),))
 
 
