@@ -43,7 +43,13 @@ class AppExchange:
     async def run(self, path: str, headers: list[Header], body: bytes) -> AppAnswer:
         """Serves a POST. Cancelled by an application that was cancelled."""
         self._body = body
-        scope: dict[str, object] = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        scope: dict[str, object] = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": headers,
+            "query_string": b"",
+        }
         await self._app(scope, self._receive, self._send)
         return AppAnswer(self._status if self._finished else 0, self._headers, bytes(self._read), self._is_stream)
 
