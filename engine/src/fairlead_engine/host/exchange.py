@@ -66,7 +66,7 @@ class Exchange:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = self.headers.get(HEADER_REQUEST_ID, "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        self.translation = translation_of(scope["path"], dict(scope["headers"]), scope["query_string"])
+        self.translation = translation_of(scope["path"], dict(scope["headers"]), scope.get("query_string", b""))
         """Translation of request and answer; None = the client speaks OpenAI's API."""
         self.status: int | None = None
         self._receive = receive
