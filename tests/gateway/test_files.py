@@ -36,7 +36,8 @@ async def test_files_are_kept_for_the_key_that_sent_them(with_files, tmp_path: P
     assert [file.id async for file in ada.files.list(order="asc", purpose="batch")] == listed[::-1]
     assert [file.id async for file in ada.files.list(purpose="batch_output")] == []
 
-    assert [file.id async for file in bob.files.list()] == []
+    empty = await bob.files.list()
+    assert (empty.data, empty.first_id, empty.last_id) == ([], "", ""), "the specification has no null here"
     for call in (bob.files.retrieve, bob.files.content, bob.files.delete):
         with pytest.raises(openai.NotFoundError, match=f"No such File object: {sent.id}"):
             await call(sent.id)
@@ -44,6 +45,19 @@ async def test_files_are_kept_for_the_key_that_sent_them(with_files, tmp_path: P
     with pytest.raises(openai.NotFoundError):
         await ada.files.content(sent.id)
     assert len(list((tmp_path / "files").iterdir())) == 3
+
+
+async def test_bytes_with_a_type_are_a_file_without_a_name(with_files, tmp_path: Path) -> None:
+    """As the official client for Java sends bytes; a text without a type and a name is a path that was not opened."""
+    setup = await with_files(tmp_path)
+    type_of = "Content-Type: application/octet-stream\r\n"
+    for header, status in ((type_of, 200), ("", 400), ("Content-Type: text/plain; charset=utf-8\r\n", 400)):
+        head = f'--mark\r\nContent-Disposition: form-data; name="file"\r\n{header}\r\n'
+        body = head.encode() + b"{}\r\n" + form_of([("purpose", None, b"batch")])
+        headers = {"content-type": "multipart/form-data; boundary=mark"}
+        async with setup.http.post(f"{setup.url}/v1/files", data=io.BytesIO(body), headers=headers) as response:
+            assert response.status == status
+    assert [file.filename async for file in setup.openai.files.list()] == ["file"]
 
 
 async def test_what_is_refused_is_named_and_leaves_nothing(with_files, tmp_path: Path) -> None:

@@ -105,6 +105,11 @@ async def test_a_stream_is_the_same_events_however_they_are_written(
     firsts = [choice for event in framed for choice in event["choices"] if choice["index"] == 0]
     texts = [choice["text"] if "text" in choice else choice["delta"].get("content", "") for choice in firsts]
     assert "".join(texts) == ("ahoy" if "echo" in fields else "") + TEXT
+    if "messages" in fields:
+        begun = [
+            (choice["index"], choice["delta"]) for event in framed[: fields.get("n", 1)] for choice in event["choices"]
+        ]
+        assert begun == [(index, {"role": "assistant", "content": ""}) for index in range(fields.get("n", 1))]
 
 
 def blurred(found: list[Any]) -> list[Any]:

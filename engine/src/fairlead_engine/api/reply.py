@@ -53,7 +53,7 @@ class Reply(ABC, Generic[Request]):
         self._request = request
         self._naming = as_token_id if request.return_tokens_as_token_ids else vocabulary.token_text
         self._head = {"id": reply_id, "created": int(time.time()), "model": request.model}
-        self._has_begun: set[int] = set()
+        self._has_begun = False
         self._num_sent = 0
         self._num_reasoning_tokens = 0
         self._frames: dict[int, tuple[bytes, bytes]] = {}
@@ -114,12 +114,12 @@ class Reply(ABC, Generic[Request]):
     def _chunks(self, piece: list[ChoiceDelta]) -> bytes:
         """Bytes that a piece adds to the stream of events."""
         chunks = []
+        if not self._has_begun:  # all choices before the text of any: clients count them by what has come when one ends
+            self._has_begun = True
+            for index in range(len(self._generation.choices)):
+                chunks += [self._chunk([each], 0, **self.prompt_fields()) for each in self.first_choices(index)]
         for event in piece:
             index, delta = event.index, event.delta
-            if index not in self._has_begun:
-                self._has_begun.add(index)
-                for each in self.first_choices(index):
-                    chunks.append(self._chunk([each], self._num_sent, **self.prompt_fields()))
             self._num_sent += len(delta.token_ids)
             self._num_reasoning_tokens += delta.num_reasoning_tokens
             if delta.text and self._varies_in_text_alone and not _has_more_than_text(delta):

@@ -13,7 +13,7 @@ from fairlead.gateway.files.keeper import unreachable
 from fairlead.gateway.files.requests import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, PURPOSE
 from fairlead.gateway.openai.errors import OpenAIError, bad_request, method_not_allowed
 from fairlead.gateway.openai.parse import UNREADABLE
-from fairlead.gateway.openai.query import page_of
+from fairlead.gateway.openai.query import page_json, page_of
 from fairlead.gateway.request_client import Client
 from fairlead.gateway.stored.errors import Json, NotStored, StoreError
 
@@ -126,9 +126,7 @@ async def _listed(runner: BatchRunner, owner: str, query: str) -> Json:
         rows = await runner.table.page(owner, BatchApi.OPENAI, page)
     except NotStored as error:
         raise bad_request(f"after: there is no batch {error.id!r}", param="after") from error
-    data = [shown(row) for row in rows[: page.limit]]
-    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-    return {"object": "list", "data": data, **ends, "has_more": len(rows) > page.limit}
+    return page_json([shown(row) for row in rows[: page.limit]], has_more=len(rows) > page.limit)
 
 
 async def _cancel(runner: BatchRunner, owner: str, batch_id: str) -> BatchRow:

@@ -21,7 +21,7 @@ class PartBegin:
 
     name: str
     filename: str | None
-    """None = the field is no file."""
+    """None = the field is no file. Bytes that come with a type and without a name are named as their field is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,10 @@ class FormStream:
         self._num_parts += 1
         if self._num_parts > MAX_PARTS:
             raise ValueError(f"the form has more than {MAX_PARTS} fields; send fewer")
-        for line in head.decode("utf-8", "replace").split("\r\n"):
-            if line.lower().startswith("content-disposition:"):
-                found = {key.lower(): quoted or plain for key, quoted, plain in _PARAMETER.findall(line)}
-                return PartBegin(found.get("name", ""), found.get("filename"))
-        return PartBegin("", None)
+        lines = (line.partition(":") for line in head.decode("utf-8", "replace").split("\r\n"))
+        headers = {name.strip().lower(): value.strip() for name, _, value in lines}
+        parameters = _PARAMETER.findall(headers.get("content-disposition", ""))
+        found = {key.lower(): quoted or plain for key, quoted, plain in parameters}
+        is_text = headers.get("content-type", "text/plain").lower().startswith("text/plain")
+        name = found.get("name", "")
+        return PartBegin(name, found.get("filename", None if is_text else name))

@@ -13,7 +13,7 @@ from fairlead.gateway.files.file_row import FileRow
 from fairlead.gateway.files.form_stream import FormStream, PartBegin, PartEnd
 from fairlead.gateway.files.keeper import FileKeeper, file_not_found, unreachable
 from fairlead.gateway.openai.errors import OpenAIError, bad_request, method_not_allowed
-from fairlead.gateway.openai.query import page_of
+from fairlead.gateway.openai.query import page_json, page_of
 from fairlead.gateway.request_client import Client, ClientGone
 from fairlead.gateway.stored.errors import Json, NotStored, StoreError
 
@@ -87,9 +87,7 @@ async def _listed(keeper: FileKeeper, owner: str, query: str) -> Json:
         rows = await keeper.table.page(owner, page, purpose)
     except NotStored as error:
         raise bad_request(f"after: there is no file {error.id!r}", param="after") from error
-    data = [shown(row) for row in rows[: page.limit]]
-    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-    return {"object": "list", "data": data, **ends, "has_more": len(rows) > page.limit}
+    return page_json([shown(row) for row in rows[: page.limit]], has_more=len(rows) > page.limit)
 
 
 async def send(blobs: Blobs, row: FileRow, client: Client, content_type: bytes = b"application/octet-stream") -> None:

@@ -1,8 +1,8 @@
-"""Values of a query string, such as those of a page: `limit`, `order`, `after`. Pure."""
+"""Values of a query string, such as those of a page: `limit`, `order`, `after`; and the page. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
 from fairlead.gateway.openai.errors import bad_request
@@ -27,6 +27,12 @@ def page_of(query: str, *, default_limit: int, max_limit: int) -> ListQuery:
     asked = parse_qs(query)
     limit = number_in(asked, "limit", default_limit, lambda number: 1 <= number <= max_limit, f"from 1 to {max_limit}")
     return ListQuery(limit, order_in(asked) == "desc", asked.get("after", [None])[-1])
+
+
+def page_json(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """Of entries with an `id` each. The ids of an empty page are empty: typed clients take no null for them."""
+    first_id, last_id = (data[0]["id"], data[-1]["id"]) if data else ("", "")
+    return {"object": "list", "data": data, "first_id": first_id, "last_id": last_id, "has_more": has_more}
 
 
 def order_in(asked: Asked) -> Literal["asc", "desc"]:

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from fairlead.gateway.openai.errors import OpenAIError, bad_request, method_not_allowed
-from fairlead.gateway.openai.query import number_in, page_of
+from fairlead.gateway.openai.query import number_in, page_json, page_of
 from fairlead.gateway.request_client import Client, ClientGone
 from fairlead.gateway.stored.errors import RUNNING, Json, NotStored, StoreError
 from fairlead.gateway.stored.keeper import Keeper, unreachable
@@ -101,6 +101,4 @@ async def _input_items(keeper: Keeper, owner: str, response_id: str, query: str)
         if asked.after not in ids:
             raise bad_request(f"after: there is no item {asked.after!r} of this response", param="after")
         found = found[ids.index(asked.after) + 1 :]
-    page = found[: asked.limit]
-    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
-    return {"object": "list", "data": page, **ends, "has_more": len(found) > asked.limit}
+    return page_json(found[: asked.limit], has_more=len(found) > asked.limit)
