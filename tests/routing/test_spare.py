@@ -4,13 +4,14 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.routing.predictor import Work
 from fairlead.routing.replica import Load, Replica
 from fairlead.routing.replica_state import ReplicaState
-from fairlead.routing.spare import DELAY, PREFILL_SHARE, QUIET_SECONDS, SpareBook
+from fairlead.routing.spare import DELAY, DELAYING_SHARE, QUIET_SECONDS, SpareBook
 from fairlead_common.wire.messages import StepCost
 
 COST = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.0001)
@@ -42,9 +43,9 @@ def test_slots_are_left_free(slots: int, running: int, num_spare: int, quiet: bo
     now_quiet = quiet and running == num_spare
     left = ceil(slots * (0.125 if now_quiet else 0.25))
     taken = book.may_take(state(running=running, max_num_seqs=slots), num_spare, PROMPT, 1.0)
-    if taken:
+    if taken and running:
         assert running + 1 <= slots - (min(slots - 1, left) if now_quiet else left)
-    if not running and quiet:
+    if not running:
         assert taken, "an idle replica takes one, whatever its size"
 
 
@@ -60,9 +61,9 @@ def test_others_are_noticed_for_a_minute() -> None:
 def test_lines_go_where_nothing_is_computed_or_waits() -> None:
     for figures in (
         {"queued_prefill_tokens": 1}, {"waiting": 1}, {"draining": True}, {"step_age_seconds": 99.0},
-        {"running": 1, "kv_blocks_free": 200},
+        {"kv_blocks_free": 200},
     ):  # fmt: skip
-        assert not busy().may_take(state(**figures), 0, PROMPT, 1.0), figures
+        assert not busy().may_take(state(**{"running": 1} | figures), 0, PROMPT, 1.0), figures
     assert busy().may_take(state(), 0, PROMPT, 1.0)
 
 
@@ -85,5 +86,26 @@ def test_long_prompts_of_lines_take_a_small_part_of_the_time() -> None:
             book.took(state(), long, now)
             num_taken += 1
         now += step
-    assert 0.8 * PREFILL_SHARE <= num_taken * seconds / now <= 1.1 * PREFILL_SHARE
+    assert 0.8 * DELAYING_SHARE <= num_taken * seconds / now <= 1.1 * DELAYING_SHARE
     assert book.may_take(state(), 0, PROMPT, now), "short ones hold nobody up"
+
+
+@given(costly=st.booleans(), slots=st.sampled_from([1, 2, 16]), seconds=st.floats(0.01, 5.0))
+def test_lines_that_delay_others_run_alone_a_small_part_of_the_time(costly: bool, slots: int, seconds: float) -> None:
+    """Others ask all the time and are never served at that moment."""
+    cost = msgspec.structs.replace(COST, decode_seq=0.005) if costly else COST
+    book, figures = busy(), {"step_cost": cost, "max_num_seqs": slots}
+    alone, now, num_taken = 0.0, 0.0, 0
+    while now < 600.0:
+        book.came(now)
+        if book.may_take(state(**figures), 0, PROMPT, now):
+            book.took(state(**figures), PROMPT, now)
+            now, alone, num_taken = now + seconds, alone + seconds, num_taken + 1
+            book.ended("r", now)
+        now += 0.25
+    assert num_taken > 1
+    if costly or slots == 1:
+        assert alone <= DELAYING_SHARE * now + seconds
+        assert not book.may_take(state(running=1, **figures), 1, PROMPT, now), "one more beside it"
+    else:
+        assert num_taken >= int(600.0 / (seconds + 0.25)), "each at once"

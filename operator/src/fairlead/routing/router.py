@@ -270,6 +270,8 @@ class Router:
                 self.datastore.index.settle(expectation)
             sent.expectations = ()
             self.health.ended(sent.uid)
+            if sent.is_spare:
+                self.spare.ended(sent.uid, now)
             if sent.accepted:
                 self.held.observe(SlotUse(now - sent.dispatched_at, sent.work, sent.num_generated))
 

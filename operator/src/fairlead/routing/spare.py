@@ -2,8 +2,9 @@
 
 While others use a replica, lines of batches leave a quarter of its slots and of its cache free, go where no prompt is
 being computed, and add at most a tenth to what a step with a usual prompt takes: by all decodes together, and by long
-prompts, which may come only so often that few first tokens meet a prompt. Where nobody has asked for a minute they
-may take what an eighth leaves.
+prompts, which may come only so often that few first tokens meet a prompt. A line that would add more, as every line
+does to small models, runs alone on an idle replica, as seldom. Where nobody has asked for a minute they may take what
+an eighth leaves.
 """
 
 from math import ceil, inf
@@ -19,8 +20,8 @@ LEFT_FREE, LEFT_FREE_QUIET = 0.25, 0.125
 """Shares of slots and of blocks that lines of batches leave free."""
 DELAY = 0.1
 """Share of a step with a usual prompt that lines of batches may add to it."""
-PREFILL_SHARE = 0.03
-"""Share of the time in which a prompt of a batch that takes longer than that may be computed."""
+DELAYING_SHARE = 0.03
+"""Share of the time in which a prompt of a batch that takes longer, or a line that runs alone, is computed."""
 UNKNOWN_SLOTS = 4
 _NEW_WEIGHT = 0.1
 """Of a new prompt in the mean."""
@@ -35,7 +36,9 @@ class SpareBook:
         self._mean_tokens = 0.0
         """Uncached prompt tokens of those requests."""
         self._paid_until = dict[str, float]()
-        """By uid: until when the prefill share of a replica is used up."""
+        """By uid: until when the share of a replica's time in which lines may delay others is used up."""
+        self._alone_since = dict[str, float]()
+        """By uid of a replica with a line that runs alone."""
 
     def came(self, now: float) -> None:
         """A request that is no line of a batch came."""
@@ -47,11 +50,18 @@ class SpareBook:
         self._mean_tokens += _NEW_WEIGHT * (work.tokens - self._mean_tokens)
 
     def took(self, state: ReplicaState, work: Work, now: float) -> None:
-        """A replica was sent a line of a batch."""
+        """A replica in this state was sent a line of a batch."""
+        if not state.num_seqs and not self._leaves_room(state, 0, work, now):
+            self._alone_since[state.replica.uid] = now
         if state.load is not None:
-            seconds = prefill_seconds(state.load.step_cost, work)
-            uid = state.replica.uid
-            self._paid_until[uid] = max(now, self._paid_until.get(uid, now)) + seconds / PREFILL_SHARE
+            self._pay(state.replica.uid, prefill_seconds(state.load.step_cost, work), now)
+
+    def ended(self, uid: str, now: float) -> None:
+        """A line of a batch ended on a replica."""
+        self._pay(uid, now - self._alone_since.pop(uid, now), now)
+
+    def _pay(self, uid: str, seconds: float, now: float) -> None:
+        self._paid_until[uid] = max(now, self._paid_until.get(uid, now)) + seconds / DELAYING_SHARE
 
     def keep_only(self, uids: frozenset[str]) -> None:
         """Forgets replicas that left."""
@@ -65,6 +75,16 @@ class SpareBook:
     def may_take(self, state: ReplicaState, num_spare: int, work: Work, now: float) -> bool:
         """Whether the replica may take one more. `num_spare`: lines of batches of this gateway there; `work`: of the
         prompt. Lines of other gateways count as others' requests."""
+        load = state.load
+        if load is not None and (load.waiting or load.draining or state.hangs()):
+            return False
+        is_alone = not state.num_seqs and self._has_share(state.replica.uid, now)
+        return is_alone or self._leaves_room(state, num_spare, work, now)
+
+    def _has_share(self, uid: str, now: float) -> bool:
+        return now >= self._paid_until.get(uid, -inf)
+
+    def _leaves_room(self, state: ReplicaState, num_spare: int, work: Work, now: float) -> bool:
         load, limits = state.load, state.replica.limits
         slots = load.max_num_seqs if load else limits.max_num_seqs if limits else UNKNOWN_SLOTS
         num_urgent = max(0, state.num_seqs - num_spare)
@@ -75,8 +95,6 @@ class SpareBook:
             return False
         if load is None:
             return True
-        if load.waiting or load.draining or state.hangs():
-            return False
         queued = load.queued_prefill_tokens + sum(sent.work.tokens for sent in state.unseen)
         num_blocks = ceil((work.tokens + queued) / block_size_of(state.replica))
         if state.num_seqs and load.kv_blocks_free - num_blocks < share * load.kv_blocks_total:
@@ -97,7 +115,7 @@ class SpareBook:
         decodes = (num_spare + 1) * (cost.decode_seq + cost.kv_token * max(context, work.tokens))
         if decodes > DELAY * usual:
             return False
-        return prefill_seconds(cost, work) <= DELAY * usual or now >= self._paid_until.get(state.replica.uid, -inf)
+        return prefill_seconds(cost, work) <= DELAY * usual or self._has_share(state.replica.uid, now)
 
 
 def prefill_seconds(cost: StepCost, work: Work) -> float:
