@@ -109,10 +109,6 @@ class Release:
         revisions = sorted(self._config.history(self.name), key=lambda revision: revision["revision"])
         return [(revision["revision"], revision["status"]) for revision in revisions]
 
-    def notes(self) -> str:
-        """What `helm install` printed."""
-        return str(self._config.get_all(self.name).get("notes", ""))
-
     def _deploy(self, action: str, values: Values | None, wait: bool, timeout: int, more: Mapping[str, Any]) -> None:
         options = {"namespace": self.namespace, "wait": _waiting(wait), "timeout_seconds": timeout, **more}
         with helm_python.Chart.load(CHART) as chart:

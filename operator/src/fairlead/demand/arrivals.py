@@ -81,11 +81,6 @@ class Regime:
         ninth, root = 1.0 / (9.0 * self.number), self.rate ** (1.0 / 3.0)
         return (1.0 - ninth) * root, 1.0 / (math.sqrt(2.0 * ninth) * root)
 
-    def exceeds(self, rate: float) -> float:
-        """The probability that the rate is higher."""
-        mean, narrow = self.normal
-        return math.erfc((rate ** (1.0 / 3.0) - mean) * narrow) / 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:

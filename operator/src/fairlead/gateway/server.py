@@ -18,7 +18,6 @@ import uvloop
 
 from fairlead.gateway.access import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
-from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.injector import Injector
@@ -99,9 +98,15 @@ class Gateway:
         injector = Injector(self.pools, self.upstream, settings)
         self.storage = None
         if settings.response_store is not None:
-            self.storage = make_storage(settings, settings.response_store, self.id, self._serve_line, self.metrics)
+            self.storage = make_storage(
+                settings,
+                settings.response_store,
+                self.id,
+                lambda *line, **more: self.app.serve_line(*line, **more),
+                self.metrics,
+            )
         self.keeper = None if self.storage is None else self.storage.responses
-        self.app = GatewayApp(
+        self.app: GatewayApp = GatewayApp(
             self.pools, director, self.metrics, refusals, pacer, settings, access, injector, self.storage
         )
         self.signals.on_beat = self.app.histories.beat
@@ -135,18 +140,6 @@ class Gateway:
         self._drain_timer: asyncio.TimerHandle | None = None
         self._cut_at = math.inf
         """Monotonic time until which responses in the background may take."""
-
-    async def _serve_line(
-        self,
-        path: str,
-        body: bytes,
-        owner: str,
-        request_id: str,
-        on_dispatched: Callable[[], object],
-        *,
-        is_suspect: bool,
-    ) -> ServedAnswer:
-        return await self.app.serve_line(path, body, owner, request_id, on_dispatched, is_suspect=is_suspect)
 
     def _serving(self, app: App, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(

@@ -72,8 +72,8 @@ def call_object(source: AnswerSource, names: Collection[str] | None = None) -> R
     return (yield from cut(source))
 
 
-def call_objects(source: AnswerSource, begin: str) -> Reading[Found]:
-    """Reads objects behind the marker `begin`, as a list or a sequence. Without an object the marker is text."""
+def first_call(source: AnswerSource, begin: str, call: Reading[Found]) -> Reading[Found]:
+    """Reads a call that may begin a list. Without a call the marker `begin` is text."""
     source.mark()
     if (yield from space(source)) == "[":
         source.take(1)
@@ -81,9 +81,15 @@ def call_objects(source: AnswerSource, begin: str) -> Reading[Found]:
         begin += "["
     else:
         source.back()
-    found = first = yield from call_object(source)
-    if first is Found.OTHER:
+    found = yield from call
+    if found is Found.OTHER:
         yield Content(begin)
+    return found
+
+
+def call_objects(source: AnswerSource, begin: str) -> Reading[Found]:
+    """Reads objects behind the marker `begin`, as a list or a sequence. Without an object the marker is text."""
+    found = first = yield from first_call(source, begin, call_object(source))
     while found is Found.CALL:
         if (yield from space(source)) in _BETWEEN:
             source.take(1)

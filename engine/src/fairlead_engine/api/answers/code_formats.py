@@ -11,7 +11,7 @@ from fairlead_engine.api.answers.answer_text import (
     starts_with,
     until,
 )
-from fairlead_engine.api.answers.calls import Found
+from fairlead_engine.api.answers.calls import Found, first_call
 from fairlead_engine.api.answers.code_calls import PYTHON, Code, code_call
 from fairlead_engine.api.answers.object_formats import Llama3
 from fairlead_engine.api.answers.tool_format import CallShape, ToolFormat
@@ -39,16 +39,7 @@ class Coded(ToolFormat):
 
 def code_calls(source: AnswerSource, code: Code, begin: str, names: Collection[str] | None = None) -> Reading[Found]:
     """Reads calls behind the marker `begin`, as a list or a sequence. Without a call the marker is text."""
-    source.mark()
-    if (yield from space(source)) == "[":
-        source.take(1)
-        source.settle()
-        begin += "["
-    else:
-        source.back()
-    found = first = yield from code_call(source, code, names)
-    if first is Found.OTHER:
-        yield Content(begin)
+    found = first = yield from first_call(source, begin, code_call(source, code, names))
     while found is Found.CALL:
         while (yield from space(source)) in _BETWEEN:
             source.take(1)
