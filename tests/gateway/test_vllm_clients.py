@@ -14,6 +14,7 @@ import anthropic
 import ollama
 import openai
 import pytest
+from openai.lib.streaming._deltas import accumulate_delta
 
 from fairlead.routing.replica import Replica
 from fairlead_testing.fake_vllm import FakeVllm
@@ -26,6 +27,7 @@ TOOLS: list[Any] = [{"type": "function", "function": FUNCTION}]
 NAMED: Any = {"type": "function", "function": {"name": "weather"}}
 OTHER: Any = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
 ALLOWED: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+CUSTOM: Any = {"type": "custom", "custom": {"name": "shell", "description": "Runs a command."}}
 OSLO, TEXT = {"city": "Oslo"}, " 0 1 2"
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 LONG: list[Any] = [{"role": "user", "content": "a" * 5000}]
@@ -87,6 +89,37 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def fleet(served: Fleet, request: pytest.FixtureRequest) -> Fleet:
     served.vllm.reasons = request.param
     return served
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_custom_tools_and_older_functions_are_called_in_their_form(fleet: Fleet, streamed: bool) -> None:
+    def asked(**fields: Any) -> tuple[dict[str, Any], str]:
+        """The message, and the reason of its end."""
+        answer = fleet.openai.chat.completions.create(model="fake", stream=streamed, **fields)
+        if not streamed:
+            return answer.choices[0].message.to_dict(), answer.choices[0].finish_reason
+        choices, message = [each.choices[0] for each in answer if each.choices], dict[str, Any]()
+        for choice in choices:
+            message = accumulate_delta(message, choice.delta.to_dict())
+        return message, choices[-1].finish_reason
+
+    named: Any = {"type": "custom", "custom": {"name": "shell"}}
+    [call] = asked(messages=HELLO, tools=[CUSTOM, OTHER], tool_choice=named)[0]["tool_calls"]
+    assert call["type"] == "custom" and call["custom"] == {"name": "shell", "input": "Oslo"}
+    assert fleet.sent["tool_choice"] == {"type": "function", "function": {"name": "shell"}}
+    result: Any = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
+    asked(messages=[*HELLO, {"role": "assistant", "tool_calls": [call]}, result], tools=[CUSTOM])
+    assert fleet.sent["messages"][1]["tool_calls"][0]["function"] == {"name": "shell", "arguments": '{"input": "Oslo"}'}
+    some: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    assert asked(messages=HELLO, tools=[OTHER, CUSTOM], tool_choice=some)[0]["tool_calls"][0]["type"] == "custom"
+
+    message, reason = asked(messages=HELLO, functions=[FUNCTION])
+    assert json.loads(message["function_call"]["arguments"]) == OSLO and reason == "function_call"
+    assert "tool_calls" not in message and fleet.sent["tools"] == TOOLS and "functions" not in fleet.sent
+    history = [{"role": "assistant", "content": None, "function_call": message["function_call"]}]
+    result = {"role": "function", "name": "weather", "content": "rain"}
+    text = asked(messages=[*HELLO, *history, result], functions=[FUNCTION], function_call="auto")[0]["content"]
+    assert text == TEXT and [each["role"] for each in fleet.sent["messages"]] == ["user", "assistant", "tool"]
 
 
 # -- one answer of each client, streamed or not: what it said, and the call it made --

@@ -92,6 +92,13 @@ def custom_names(tools: Sequence[Any] | None) -> Iterator[str]:
             yield str(tool["custom"].get("name"))
 
 
+def input_of(arguments: str) -> str:
+    """The text that the arguments of a custom tool's call hold. Arguments of another form are the text: not every
+    engine holds models to the form."""
+    text = CustomInput()
+    return text.push(arguments) + text.rest()
+
+
 class CustomInput:
     """Arguments as they come → the text that they hold."""
 
@@ -110,3 +117,72 @@ class CustomInput:
         assert whole is not None  # it matches nothing, too
         self._held = self._held[whole.end() :]
         return str(json.loads(f'"{whole[0]}"', strict=False))
+
+    def rest(self) -> str:
+        """At the end: arguments of another form."""
+        return "" if self._has_begun or not self._held.strip(" {}") else self._held
+
+
+class CallForms:
+    """Calls of functions → calls in the forms in which a chat's tools were sent. Of one answer."""
+
+    def __init__(self, tools: Sequence[Any] | None, functions: Sequence[Any] | None) -> None:
+        self._custom = frozenset(custom_names(tools))
+        self._are_older = functions is not None
+        self._inputs: dict[tuple[int, int], CustomInput] = {}
+        """Of calls of custom tools, by choice and call."""
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether calls of functions stay as they are."""
+        return not self._custom and not self._are_older
+
+    def whole(self, calls: Sequence[Any]) -> dict[str, Any]:
+        """Whole calls as fields of a message."""
+        return self._fields([self._whole(call) for call in calls])
+
+    def added(self, index: int, calls: Sequence[Any]) -> dict[str, Any]:
+        """Entries of calls as fields of a delta of the choice `index`."""
+        return self._fields([self._added(index, call) for call in calls])
+
+    def rest(self, index: int) -> list[dict[str, Any]]:
+        """Entries of calls that end with the choice `index`."""
+        rests = [(call, text.rest()) for (choice, call), text in self._inputs.items() if choice == index]
+        return [{"index": call, "custom": {"input": text}} for call, text in rests if text]
+
+    def reason(self, finish_reason: Any) -> Any:
+        """The finish reason of a choice."""
+        return "function_call" if self._are_older and finish_reason == "tool_calls" else finish_reason
+
+    def _fields(self, calls: list[Any]) -> dict[str, Any]:
+        if not self._are_older:
+            return {"tool_calls": calls}
+        first = [call for call in calls if call.get("index", 0) == 0]  # the form has one call
+        return {"function_call": first[0].get("function")} if first else {}
+
+    def _whole(self, call: Any) -> Any:
+        name, arguments = _called(call)
+        if name not in self._custom:
+            return call
+        return {"id": call.get("id"), "type": "custom", "custom": {"name": name, "input": input_of(arguments)}}
+
+    def _added(self, index: int, call: Any) -> Any:
+        (name, arguments), number = _called(call), call.get("index")
+        place = index, number if isinstance(number, int) else 0
+        if name in self._custom:
+            self._inputs[place] = CustomInput()
+        if place not in self._inputs:
+            return call
+        custom, text = {"index": place[1]}, self._inputs[place].push(arguments)
+        if name is None:
+            return {**custom, "custom": {"input": text}}
+        return {**custom, "id": call.get("id"), "type": "custom", "custom": {"name": name, "input": text}}
+
+
+def _called(call: Any) -> tuple[str | None, str]:
+    """Name and arguments of a call of a function, or of an entry that adds to one; None = an earlier entry has it."""
+    function = call.get("function")
+    if not isinstance(function, Mapping):
+        return None, ""
+    name, arguments = function.get("name"), function.get("arguments")
+    return name if isinstance(name, str) else None, arguments if isinstance(arguments, str) else ""

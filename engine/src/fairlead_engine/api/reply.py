@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fairlead_common.http.server import StreamWriter
-from fairlead_common.openai.tool_forms import CustomInput, custom_names
+from fairlead_common.openai.tool_forms import CallForms
 from fairlead_common.wire.messages import HEADER_CACHED_TOKENS
 from fairlead_engine.api.detokenizer import CallDelta, TextDelta
 from fairlead_engine.api.generation import ChoiceDelta, Generation, TakeAtOnce
@@ -287,9 +287,7 @@ class ChatReply(Reply[ChatRequest]):
 
     def __init__(self, generation: Generation, vocabulary: Vocabulary, request: ChatRequest, *, reply_id: str) -> None:
         super().__init__(generation, vocabulary, request, reply_id=reply_id)
-        self._custom = frozenset(custom_names(request.tools))
-        self._inputs: dict[tuple[int, int], CustomInput] = {}
-        """Of calls of custom tools, by choice and call."""
+        self._forms = CallForms(request.tools, request.functions)
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": collected.text, "refusal": None}
@@ -297,38 +295,11 @@ class ChatReply(Reply[ChatRequest]):
             message["reasoning_content"] = collected.reasoning
         if collected.calls:
             message["content"] = collected.text or None
-            message |= self._told([self._whole_call(call) for call in collected.calls])
+            message |= self._forms.whole(collected.calls)
         return self._ended({"index": index, "message": message, "logprobs": collected.logprobs, **collected.ending})
 
-    def _whole_call(self, call: dict[str, Any]) -> dict[str, Any]:
-        function = call["function"]
-        if function["name"] not in self._custom:
-            return call
-        custom = {"name": function["name"], "input": CustomInput().push(function["arguments"])}
-        return {"id": call["id"], "type": "custom", "custom": custom}
-
-    def _call_chunk(self, index: int, call: CallDelta) -> dict[str, Any]:
-        """A call's entry in a chunk of a choice."""
-        if call.name in self._custom:
-            self._inputs[index, call.index] = CustomInput()
-        custom = self._inputs.get((index, call.index))
-        if custom is None:
-            return {"index": call.index, **_call(call)}
-        text = custom.push(call.arguments)
-        if call.id is None:
-            return {"index": call.index, "custom": {"input": text}}
-        return {"index": call.index, "id": call.id, "type": "custom", "custom": {"name": call.name, "input": text}}
-
-    def _told(self, calls: list[dict[str, Any]]) -> dict[str, Any]:
-        """Calls as fields of a message, in the form of the request."""
-        if self._request.functions is None:
-            return {"tool_calls": calls}
-        return {"function_call": calls[0]["function"]}
-
     def _ended(self, choice: dict[str, Any]) -> dict[str, Any]:
-        if self._request.functions is not None and choice["finish_reason"] == FinishReason.TOOL_CALLS:
-            choice["finish_reason"] = "function_call"
-        return choice
+        return choice | {"finish_reason": self._forms.reason(choice["finish_reason"])}
 
     def first_choices(self, index: int) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
@@ -339,7 +310,7 @@ class ChatReply(Reply[ChatRequest]):
         if delta.reasoning:
             content["reasoning_content"] = delta.reasoning
         if delta.calls:
-            content |= self._told([self._call_chunk(index, call) for call in delta.calls])
+            content |= self._forms.added(index, [{"index": call.index, **_call(call)} for call in delta.calls])
         choice = {"index": index, "delta": content, "logprobs": self.logprobs(index, delta)}
         return self._ended({**choice, **_ending(delta)})
 

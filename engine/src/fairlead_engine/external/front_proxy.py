@@ -17,11 +17,12 @@ import msgspec
 from fairlead_common.http.client import HttpClient, TimeLimits
 from fairlead_common.http.client_connection import AnswerTooLarge, Connection, TransportError, cause_of, request_head
 from fairlead_common.openai.budget import OverBudget, check_json
+from fairlead_common.openai.tool_forms import CallForms
 from fairlead_common.wire import messages
 from fairlead_common.wire.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_common.wire.own_paths import FORM_PATHS
 from fairlead_engine.errors import EngineDead, EngineError, RequestError
-from fairlead_engine.external.call_arguments import StreamedArguments, with_arguments
+from fairlead_engine.external.chat_calls import StreamedCalls, as_server_takes, with_calls
 from fairlead_engine.external.front_service import FrontService
 from fairlead_engine.external.passing_requests import PassingRequest
 from fairlead_engine.external.server_refusals import (
@@ -58,37 +59,6 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _NamedTool(msgspec.Struct, frozen=True):
-    function: _Function
-
-
-class _Allowed(msgspec.Struct, frozen=True):
-    mode: str
-    tools: list[_NamedTool]
-
-
-class _SomeAllowed(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
-    allowed_tools: _Allowed
-
-
-def only_allowed(fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """The fields to replace: the allowed tools alone, and the mode of their choice. None where nothing of the kind is
-    chosen, or not well: the server refuses it."""
-    try:
-        allowed = msgspec.json.decode(fields["tool_choice"], type=_SomeAllowed).allowed_tools
-        tools = msgspec.json.decode(fields["tools"], type=list[msgspec.Raw])
-        names = {tool.function.name for tool in allowed.tools}
-        kept = [tool for tool in tools if msgspec.json.decode(tool, type=_NamedTool).function.name in names]
-    except (KeyError, *_UNREADABLE):
-        return {}
-    replaced = {"tools": kept, "tool_choice": allowed.mode} if kept else {}
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in replaced.items()}
-
-
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
@@ -107,6 +77,7 @@ class _PassingForm:
 
     is_streamed = False
     num_prompt_tokens = num_seqs = 1
+    calls = CallForms(None, None)
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -132,7 +103,7 @@ class _Passing:
         tokens = fields.get(messages.FIELD_TOKENS)
         for name in [name for name in fields if name.startswith(messages.PRIVATE_FIELD_PREFIX)]:
             del fields[name]
-        self._fields = fields | only_allowed(fields)
+        self._fields, self.calls = as_server_takes(fields)
         self.body = self._encoded()
         self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"
         prompts = _prompts(tokens, service)
@@ -308,7 +279,7 @@ class FrontProxy:
     async def _answered(self, response: Connection, passage: _Passage) -> AsyncIterator[Events]:
         """The events of one answer; an incomplete stream is an error."""
         core, path, is_whole, rest = self._service.client, passage.exchange.scope["path"], False, b""
-        arguments = StreamedArguments()
+        calls = StreamedCalls(passage.passing.calls)
         try:
             while chunk := await response.chunk():
                 rest += chunk
@@ -321,7 +292,7 @@ class FrontProxy:
                 if not is_failed and (num_events := lines.count(_DATA)):
                     core.came(passage.counted, passage.passing.chains, num_events)
                 if events:
-                    yield Events(with_errors_in_envelope(events, path) if is_failed else arguments.feed(events))
+                    yield Events(with_errors_in_envelope(events, path) if is_failed else calls.feed(events))
                 if len(rest) > MAX_EVENT_BYTES:
                     raise EngineError(f"the server has begun an event of more than {MAX_EVENT_BYTES} bytes")
         except TransportError as error:
@@ -341,7 +312,7 @@ class FrontProxy:
         kind, headers = response.headers.get(b"content-type", _JSON), {}
         num_tokens = int(response.status == HTTPStatus.OK)
         if passing is not None and num_tokens:
-            body, usage = with_arguments(body), _usage(body)
+            body, usage = with_calls(body, passing.calls), _usage(body)
             if usage is not None:
                 num_tokens = usage.completion_tokens or 1
                 if usage.prompt_tokens_details is not None:

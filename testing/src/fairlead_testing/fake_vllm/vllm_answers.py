@@ -31,8 +31,8 @@ class VllmAnswer(Answer):
         is_named = isinstance(choice, dict)
         name = choice["function"]["name"] if is_named else tools[0]["function"]["name"]
         [tool] = [each["function"] for each in tools if each["function"]["name"] == name][:1] or [{}]
-        has_parameters = tool.get("parameters", {}).get("properties") != {}
-        call = {"name": name, "arguments": json.dumps({"city": "Oslo"}) if has_parameters else ""}
+        given = dict.fromkeys(tool.get("parameters", {}).get("properties", ["city"]), "Oslo")
+        call = {"name": name, "arguments": json.dumps(given) if given else ""}
         return cls(**facts, reasoning=reasoning, call=call, reason="stop" if is_named else "tool_calls")
 
     def whole(self) -> dict[str, Any]:

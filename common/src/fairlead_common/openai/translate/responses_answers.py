@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead_common.openai.tool_forms import input_of
 from fairlead_common.openai.translate.chat_answers import (
     DONE,
     EVENT_STREAM,
@@ -316,20 +317,13 @@ class _FunctionCall(_Item):
         return {"call_id": self.call_id, **self.names, self.field: self.told()}
 
 
-class _CustomInput(msgspec.Struct):
-    input: str
-
-
 class _CustomCall(_FunctionCall):
     """The text is inside of arguments, and told when these are whole."""
 
     kind, delta_kind, field = "custom_tool_call", "response.custom_tool_call_input.delta", "input"
 
     def told(self) -> str:
-        try:
-            return msgspec.json.decode(self.text, type=_CustomInput).input
-        except UNREADABLE:
-            return ""
+        return input_of(self.text)
 
     def more(self, text: str) -> str:
         super().more(text)

@@ -1,4 +1,4 @@
-"""Arguments that servers leave empty: an object for clients, whole and streamed, and nothing else is touched."""
+"""Empty arguments are an object for clients, calls have the forms of the tools, and nothing else is touched."""
 
 import json
 from collections import defaultdict
@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_engine.external.call_arguments import StreamedArguments, with_arguments
+from fairlead_common.openai.tool_forms import CallForms, input_of
+from fairlead_engine.external.chat_calls import StreamedCalls, with_calls
 
+PLAIN = CallForms(None, None)
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "fake"}
 
 
@@ -21,7 +23,7 @@ def whole(reason: str, *arguments: Any) -> bytes:
 
 @pytest.mark.parametrize("empty", ["", None])
 def test_empty_arguments_of_a_whole_answer_are_an_object(empty: str | None) -> None:
-    told = with_arguments(whole("tool_calls", empty, '{"a": 1}', " "))
+    told = with_calls(whole("tool_calls", empty, '{"a": 1}', " "), PLAIN)
     calls = json.loads(told)["choices"][0]["message"]["tool_calls"]
     assert [call["function"]["arguments"] for call in calls] == ["{}", '{"a": 1}', " "]
 
@@ -35,7 +37,7 @@ def test_empty_arguments_of_a_whole_answer_are_an_object(empty: str | None) -> N
     ],
 )  # fmt: skip
 def test_other_answers_are_not_touched(body: bytes) -> None:
-    assert with_arguments(body) == body
+    assert with_calls(body, PLAIN) == body
 
 
 def chunk(*choices: dict[str, Any]) -> bytes:
@@ -94,7 +96,7 @@ def test_streamed_arguments_join_to_an_object_however_the_events_come(
     stream: tuple[bytes, dict[tuple[int, int], str]], sizes: list[int]
 ) -> None:
     events, expected = stream
-    rest, arguments, told = [each + b"\n\n" for each in events.split(b"\n\n")[:-1]], StreamedArguments(), b""
+    rest, arguments, told = [each + b"\n\n" for each in events.split(b"\n\n")[:-1]], StreamedCalls(PLAIN), b""
     for size in [*sizes, len(rest)]:
         told += arguments.feed(b"".join(rest[:size]))
         rest = rest[size:]
@@ -106,10 +108,10 @@ def test_streamed_arguments_join_to_an_object_however_the_events_come(
 def test_several_calls_in_one_event_are_completed_there_and_a_cut_answer_is_not() -> None:
     both = calling(0, "", name="f")
     both["delta"]["tool_calls"] += calling(1, None, name="g")["delta"]["tool_calls"]
-    told = StreamedArguments().feed(chunk(both) + chunk(ending("tool_calls")))
+    told = StreamedCalls(PLAIN).feed(chunk(both) + chunk(ending("tool_calls")))
     assert joined(told) == {(0, 0): "{}", (0, 1): "{}"} and told.count(b"data:") == 3
     cut = chunk(calling(0, "", name="f")) + chunk(ending("length"))
-    assert StreamedArguments().feed(cut) == cut
+    assert StreamedCalls(PLAIN).feed(cut) == cut
 
 
 @pytest.mark.parametrize("hostile", [
@@ -117,4 +119,25 @@ def test_several_calls_in_one_event_are_completed_there_and_a_cut_answer_is_not(
     '{"choices": {"tool_calls": [{', '[{"tool_calls": [{"index": 0}]}]'])  # fmt: skip
 def test_events_of_another_shape_pass(hostile: str) -> None:
     event = b"data: " + hostile.encode() + b"\n\n"
-    assert StreamedArguments().feed(event) == event
+    assert StreamedCalls(PLAIN).feed(event) == event
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])), cuts=st.lists(st.integers(1, 9)), is_held=st.booleans())
+def test_streamed_calls_of_custom_tools_are_the_text_of_their_arguments(
+    text: str, cuts: list[int], is_held: bool
+) -> None:
+    """Models that are not held to the form may write anything for arguments."""
+    arguments = json.dumps({"input" if is_held else "command": text})
+    forms = CallForms([{"type": "custom", "custom": {"name": "f"}}], None)
+    stream, told = StreamedCalls(forms), b""
+    pieces, rest = [""], arguments
+    for size in [*cuts, len(arguments)]:
+        pieces, rest = [*pieces, rest[:size]], rest[size:]
+    for place, piece in enumerate(pieces):
+        told += stream.feed(chunk(calling(0, piece, name=None if place else "f")))
+    told += stream.feed(chunk(ending("tool_calls")))
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in told.decode().splitlines() if line]
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert calls[0]["type"] == "custom" and calls[0]["custom"]["name"] == "f"
+    assert "".join(call["custom"]["input"] for call in calls) == (text if is_held else arguments)
+    assert input_of(arguments) == (text if is_held else arguments)

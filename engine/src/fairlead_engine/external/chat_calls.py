@@ -1,0 +1,209 @@
+"""Tools and calls of chats between OpenAI's clients and other servers, which know functions alone. Pure.
+
+Requests: custom tools, the older `functions`, and `allowed_tools` become functions. Answers: their calls get those
+forms again, and empty arguments (`""` or null) in calls of tools without parameters become `{}`: clients read arguments
+as JSON and fail on an empty text. Arguments with text, and the arguments of an answer cut by its length, stay as the
+server wrote them.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fairlead_common.openai.tool_forms import CallForms, as_function, as_functions, with_function_calls
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_HAS_CALLS = re.compile(rb'"tool_calls"\s*:\s*\[\s*\{')
+"""Quotes in a model's text are escaped."""
+_EVENT = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
+_NOTHING = "{}"
+_CUT = "length"
+_HEAD = ("id", "object", "created", "model", "system_fingerprint")
+"""Fields that all chunks of a stream share."""
+
+_OTHER_FORM = re.compile(rb'"(?:custom|function_call)"')
+"""Of a call in a history."""
+Fields = dict[str, msgspec.Raw]
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _NamedTool(msgspec.Struct, frozen=True):
+    function: _Function
+
+
+class _Allowed(msgspec.Struct, frozen=True):
+    mode: str
+    tools: list[dict[str, Any]]
+
+
+class _SomeAllowed(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
+    allowed_tools: _Allowed
+
+
+def as_server_takes(fields: Fields) -> tuple[Fields, CallForms]:
+    """The fields of a request with functions alone, and the forms of the answer's calls. What cannot be read stays:
+    the server refuses it."""
+    try:
+        tools = _decoded(fields, "tools", list[dict[str, Any]])
+        functions = _decoded(fields, "functions", list[dict[str, Any]])
+        forms, replaced = CallForms(tools, functions), dict[str, Any]()
+        if not forms.are_plain:
+            replaced["tools"] = as_functions(tools, functions)
+            replaced["tool_choice"] = _named(_decoded(fields, "tool_choice", Any))
+        if functions is not None:
+            replaced |= {"parallel_tool_calls": False, "tool_choice": _named(_decoded(fields, "function_call", Any))}
+        if "messages" in fields and _OTHER_FORM.search(fields["messages"]):
+            replaced["messages"] = with_function_calls(_decoded(fields, "messages", list[dict[str, Any]]) or [])
+    except (AttributeError, *_UNREADABLE):
+        return fields, CallForms(None, None)
+    given = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in replaced.items() if value is not None}
+    kept = {name: value for name, value in fields.items() if functions is None or name not in _OLDER} | given
+    return kept | only_allowed(kept), forms
+
+
+_OLDER = ("functions", "function_call")
+
+
+def _decoded(fields: Fields, name: str, kind: Any) -> Any:
+    return None if name not in fields else msgspec.json.decode(fields[name], type=kind | None)
+
+
+def _named(choice: Any) -> Any:
+    """A choice of a custom tool or `function_call` as a choice of a function."""
+    named = choice if not isinstance(choice, dict) or "name" in choice else choice.get("custom")
+    return {"type": "function", "function": {"name": named.get("name")}} if isinstance(named, dict) else choice
+
+
+def only_allowed(fields: Fields) -> Fields:
+    """The fields to replace: the allowed tools alone, and the mode of their choice. None where nothing of the kind is
+    chosen, or not well: the server refuses it."""
+    try:
+        allowed = msgspec.json.decode(fields["tool_choice"], type=_SomeAllowed).allowed_tools
+        tools = msgspec.json.decode(fields["tools"], type=list[msgspec.Raw])
+        names = {msgspec.convert(as_function(tool), _NamedTool).function.name for tool in allowed.tools}
+        kept = [tool for tool in tools if msgspec.json.decode(tool, type=_NamedTool).function.name in names]
+    except (KeyError, *_UNREADABLE):
+        return {}
+    replaced = {"tools": kept, "tool_choice": allowed.mode} if kept else {}
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in replaced.items()}
+
+
+def with_calls(body: bytes, forms: CallForms) -> bytes:
+    """A whole answer of a chat; another body as it is."""
+    if not _HAS_CALLS.search(body):
+        return body
+    try:
+        answer = msgspec.json.decode(body, type=dict[str, Any])
+    except _UNREADABLE:
+        return body
+    changed = not forms.are_plain
+    for choice in _objects(answer.get("choices")):
+        for function in map(_function, _calls(choice.get("message"))):
+            if function is not None and not function.get("arguments") and choice.get("finish_reason") != _CUT:
+                function["arguments"], changed = _NOTHING, True
+        message: Any = choice.get("message")
+        if not forms.are_plain and (calls := _calls(message)):
+            del message["tool_calls"]
+            message |= forms.whole(calls)
+            choice["finish_reason"] = forms.reason(choice.get("finish_reason"))
+    return msgspec.json.encode(answer) if changed else body
+
+
+class StreamedCalls:
+    """Of one stream. A call ends when the next call of the same choice begins, or with the choice."""
+
+    def __init__(self, forms: CallForms) -> None:
+        self._forms = forms
+        self._bare: dict[int, dict[int, dict[str, Any] | None]] = {}
+        """By choice, the calls without arguments so far, each with its function if the present event holds one."""
+        self._begun: set[tuple[int, int]] = set()
+
+    def feed(self, events: bytes) -> bytes:
+        """Some whole events, with added events that complete calls."""
+        if not self._concerns(events):
+            return events
+        end = 0
+        told = bytearray()
+        for found in _EVENT.finditer(events):
+            told += self._event(found[0]) if self._concerns(found[0]) else found[0]
+            end = found.end()
+        return bytes(told) + events[end:]
+
+    def _concerns(self, events: bytes) -> bool:
+        return bool(self._bare) or not self._forms.are_plain or _HAS_CALLS.search(events) is not None
+
+    def _event(self, event: bytes) -> bytes:
+        payload = b"\n".join(line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+        try:
+            chunk = msgspec.json.decode(payload, type=dict[str, Any])
+        except _UNREADABLE:
+            return event  # [DONE], or a comment
+        added, changed = [], False
+        for choice in _objects(chunk.get("choices")):
+            for call, function in self._over(choice):
+                if function is not None:
+                    function["arguments"], changed = _NOTHING, True
+                    continue
+                delta = self._forms.added(_index(choice), [{"index": call, "function": {"arguments": _NOTHING}}])
+                added.append({"index": _index(choice), "delta": delta, "finish_reason": None})
+            if not self._forms.are_plain:
+                added += self._reformed(choice)
+                changed = True
+        self._bare = {number: dict.fromkeys(calls) for number, calls in self._bare.items() if calls}
+        head = {name: chunk[name] for name in _HEAD if name in chunk}
+        told = [head | {"choices": [each]} for each in added] + ([chunk] if changed else [])
+        return b"".join(b"data: %b\n\n" % msgspec.json.encode(each) for each in told) + (b"" if changed else event)
+
+    def _reformed(self, choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Gives the calls of a chunk's choice their forms; choices to tell before."""
+        delta: Any = choice.get("delta")
+        index = _index(choice)
+        if calls := _calls(delta):
+            del delta["tool_calls"]
+            delta |= self._forms.added(index, calls)
+        if choice.get("finish_reason") is not None:
+            choice["finish_reason"] = self._forms.reason(choice["finish_reason"])
+            if rest := self._forms.rest(index):
+                yield {"index": index, "delta": {"tool_calls": rest}, "finish_reason": None}
+
+    def _over(self, choice: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        """Calls that end here without arguments: number, and the function if the present event holds the function."""
+        number = _index(choice)
+        bare = self._bare.setdefault(number, {})
+        for entry in _calls(choice.get("delta")):
+            call, function = _index(entry), _function(entry)
+            yield from [(other, bare.pop(other)) for other in list(bare) if other != call]
+            if function is None:
+                continue
+            if function.get("arguments"):
+                bare.pop(call, None)
+            elif call in bare or (number, call) not in self._begun:
+                bare[call] = function
+            self._begun.add((number, call))
+        if (reason := choice.get("finish_reason")) is not None:
+            if reason != _CUT:
+                yield from bare.items()
+            bare.clear()
+
+
+def _calls(said: Any) -> list[dict[str, Any]]:
+    return _objects(said.get("tool_calls")) if isinstance(said, dict) else []
+
+
+def _index(part: dict[str, Any]) -> int:
+    index = part.get("index")
+    return index if isinstance(index, int) else 0
+
+
+def _function(call: dict[str, Any]) -> dict[str, Any] | None:
+    function = call.get("function")
+    return function if isinstance(function, dict) else None
+
+
+def _objects(values: Any) -> list[dict[str, Any]]:
+    return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
