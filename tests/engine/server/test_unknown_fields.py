@@ -70,6 +70,29 @@ async def test_each_name_is_told_once_with_its_place(start_app: Any, caplog: pyt
     assert sorted(names(caplog.records)) == ["messages.content.hue", "shade", "stream_options.colour", "tint", "tone"]
 
 
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3.0, "n": 1.0}),
+    "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3.0, "top_k": 2e1}),
+    "responses": ("/v1/responses", {"input": "a", "max_output_tokens": 3.0, "top_logprobs": 0.0}),
+    "embeddings": ("/v1/embeddings", {"input": "a", "dimensions": 2.0}),
+}
+
+
+@pytest.mark.parametrize("policy", ["ignore", "refuse"])
+@pytest.mark.parametrize("name", WHOLE)
+async def test_whole_numbers_may_be_written_as_floats(start_app: Any, name: str, policy: str) -> None:
+    """As languages with one kind of number write them (Lua, PHP, workflow tools)."""
+    path, fields = WHOLE[name]
+    http = start_app(unknown_fields=policy).http
+    reply = await http.post(path, json={"model": "tiny", **fields})
+    assert reply.status_code == 200, reply.text
+    number = next(field for field in fields if isinstance(fields[field], float))
+    reply = await http.post(path, json={"model": "tiny", **fields, number: 2.5})
+    assert reply.status_code == 400 and f"{number}: expected `int" in reply.text
+    reply = await http.post(path, json={"model": "tiny", **fields, "shade": 1})
+    assert reply.status_code == (400 if policy == "refuse" else 200)
+
+
 async def test_other_mistakes_are_refused_as_ever(start_app: Any) -> None:
     for field in ({"top_p": "hot"}, {"top_p": 9}):
         reply = await start_app().chat(shade=1, **field)

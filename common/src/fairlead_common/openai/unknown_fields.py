@@ -1,6 +1,7 @@
 """Fields of a request that its schema does not have: refused, or left out with one line in the log for each name.
 
-Gateway and engine decode requests through `UnknownFields`, which each makes once, of a setting.
+Gateway and engine decode requests through `UnknownFields`, which each makes once, of a setting. Whole numbers may be
+written as floats (`24.0`), which JSON schemas and vLLM take for whole, too.
 """
 
 import logging
@@ -30,6 +31,8 @@ _DECISIVE_PARTS = ("response_format.", "structured_outputs.")
 """Beginnings of places whose unknown fields may be what an answer is to keep to."""
 _UNKNOWN = "Object contains unknown field"
 """Beginning of msgspec's error."""
+_FLOAT = "got `float`"
+"""In msgspec's error."""
 
 
 class Unknown(StrEnum):
@@ -50,18 +53,18 @@ class UnknownFields:
 
     def decode(self, body: bytes, schema: type[Schema]) -> Schema:
         """The request in `body`; `schema` forbids unknown fields. Raises as `msgspec.json.decode`. A body with unknown
-        fields is decoded twice."""
+        fields, or with a float in place of a whole number, is decoded twice."""
         decode: Callable[[bytes], Schema] = _decoder(schema).decode
         try:
             return decode(body)
         except msgspec.ValidationError as error:
-            if self._refuses or not str(error).startswith(_UNKNOWN):
+            if (self._refuses or not str(error).startswith(_UNKNOWN)) and _FLOAT not in str(error):
                 raise
         left_out: list[str] = []
         found = msgspec.json.decode(body)
         known = _known(found, _type_of(schema), "", left_out)
         for place in left_out:
-            if place.startswith(_DECISIVE_PARTS) or (place in _DECISIVE and found[place]):
+            if self._refuses or place.startswith(_DECISIVE_PARTS) or (place in _DECISIVE and found[place]):
                 above, _, name = place.rpartition(".")
                 raise msgspec.ValidationError(f"{_UNKNOWN} `{name}`" + (f" - at `$.{above}`" if above else ""))
         for name in dict.fromkeys(left_out):
@@ -89,7 +92,11 @@ def _type_of(schema: type[msgspec.Struct]) -> inspect.Type:
 
 
 def _known(value: Any, kind: inspect.Type, place: str, left_out: list[str]) -> Any:
-    """`value` without the fields that no schema in `kind` has; their places are added to `left_out`."""
+    """`value` without the fields that no schema in `kind` has, and with whole numbers where there must be some; the
+    fields' places are added to `left_out`."""
+    if isinstance(value, float) and value.is_integer():
+        kinds = {type(each) for each in _kinds(kind)}
+        return int(value) if inspect.IntType in kinds and inspect.FloatType not in kinds else value
     if isinstance(value, list):
         items = next((each.item_type for each in _kinds(kind) if isinstance(each, inspect.CollectionType)), None)
         return value if items is None else [_known(each, items, place, left_out) for each in value]
