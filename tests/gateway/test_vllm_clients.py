@@ -186,6 +186,7 @@ def _ollama(fleet: Fleet, streamed: bool, **fields: Any) -> Answer:
 
 
 RESPONSES_TOOLS = [{"type": "function", **FUNCTION}]
+FLAT = {"tools": RESPONSES_TOOLS, "tool_choice": {"type": "function", "name": "weather"}}
 MESSAGES_TOOLS = [{"name": "weather", "description": "In a city.", "input_schema": PARAMETERS}]
 THINKING = {"type": "enabled", "budget_tokens": 1024}
 
@@ -198,6 +199,9 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
         pytest.param(_chat, {"tools": TOOLS}, True, id="chat-tool"),
         pytest.param(_chat, {"tools": TOOLS, "tool_choice": NAMED}, True, id="chat-named-tool"),
         pytest.param(_chat, {"tools": [OTHER, *TOOLS], "tool_choice": ALLOWED}, True, id="chat-allowed-tools"),
+        pytest.param(_chat, {"tools": [], "tool_choice": "auto"}, False, id="chat-no-tools"),
+        pytest.param(_chat, {"tool_choice": "auto"}, False, id="chat-choice-of-nothing"),
+        pytest.param(_chat, {"extra_body": FLAT}, True, id="chat-flat-tool"),
         pytest.param(_responses, {}, False, id="responses"),
         pytest.param(_responses, {"reasoning": {"effort": "xhigh"}}, False, id="responses-effort"),
         pytest.param(_responses, {"tools": RESPONSES_TOOLS}, True, id="responses-tool"),

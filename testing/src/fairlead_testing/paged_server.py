@@ -180,18 +180,21 @@ class PagedServer(HttpProgram):
         if body.get("model") != self.served_name:
             await self._refuse(responder, 404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
             return
-        ids, salt = self._prompt(body), body.get("cache_salt")
-        problem = self.problem(body, len(ids))
-        if problem is not None:
-            await self._refuse(responder, 400, problem, "BadRequestError")
+        try:
+            ids, salt = self._prompt(body), body.get("cache_salt")
+            problem = self.problem(body, len(ids))
+            most = int(body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens))
+            tokens = list(itertools.islice(itertools.cycle(self.tokens), most))
+            facts = {"engine": self.kind, "model": self.served_name, "num_prompt_tokens": len(ids)}
+            answer = None if problem else self.answer(body, chat=chat, tokens=tokens, **facts)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # pydantic refuses such bodies
+            problem, answer = f"{type(error).__name__} {error}", None
+        if answer is None:
+            await self._refuse(responder, 400, problem or "", "BadRequestError")
             return
         extra = extra_bytes(cache_salt=salt)
         self.publisher.knows(ids, extra, salt)
-        most = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
-        tokens = list(itertools.islice(itertools.cycle(self.tokens), most))
         sequence = self.core.sequence(ids, len(tokens), extra)
-        facts = {"engine": self.kind, "model": self.served_name, "num_prompt_tokens": len(ids)}
-        answer = self.answer(body, chat=chat, tokens=tokens, **facts)
         self.core.add(sequence)
         try:
             await self._serve(body, sequence, answer, responder)

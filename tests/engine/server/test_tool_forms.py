@@ -50,6 +50,24 @@ async def test_a_function_is_called_in_its_own_form(start_app: Any, tokenizer: P
     assert (text.finish_reason, text.message.function_call) == ("stop", None)
 
 
+@pytest.mark.parametrize("choice", [None, {"type": "custom", "name": "run"}])
+async def test_tools_and_choices_in_the_form_of_responses_are_those_of_chats(
+    start_app: Any, tokenizer: PromptTokenizer, choice: Any
+) -> None:
+    """As Cursor sends them, beside tools in the form of chats."""
+    text = called("run", '{"input": "x"}') + ("" if choice else called("tide", "{}"))
+    client = client_of(start_app, tokenizer, text)
+    nested: Any = [{"type": "function", "function": FUNCTION}, RUN]
+    tools: Any = [{"type": each["type"], **each[each["type"]]} for each in nested]
+    chosen: Any = {} if choice is None else {"tool_choice": choice}
+    for given in (tools, [tools[0], RUN], [nested[0], tools[1]]):
+        whole = await client.chat.completions.create(model="tiny", messages=ASK, tools=given, **chosen)
+        kinds = [call.type for call in whole.choices[0].message.tool_calls or ()]
+        assert kinds == (["custom"] if choice else ["custom", "function"])
+        shown = ChatPrompt(messages=ASK, tools=given).shown_tools
+        assert shown == ChatPrompt(messages=ASK, tools=nested).shown_tools
+
+
 @pytest.mark.parametrize("escaped", [True, False])
 async def test_a_custom_tool_is_called_with_a_text(start_app: Any, tokenizer: PromptTokenizer, escaped: bool) -> None:
     arguments = json.dumps({"input": INPUT}, ensure_ascii=escaped)

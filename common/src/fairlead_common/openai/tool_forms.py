@@ -24,6 +24,15 @@ def is_custom(tool: Any) -> bool:
     return isinstance(tool, Mapping) and tool.get("type") == "custom"
 
 
+def nested(tool: Any) -> Any:
+    """A tool, or the choice of one, in the form of chats; others as they are. Cursor sends chats with tools in the form
+    of Responses, whose names stand beside the type."""
+    kind = tool.get("type") if isinstance(tool, Mapping) else None
+    if kind not in ("function", "custom") or kind in tool or not isinstance(tool.get("name"), str):
+        return tool
+    return {"type": kind, kind: {name: value for name, value in tool.items() if name != "type"}}
+
+
 def as_functions(tools: Sequence[Any] | None, functions: Sequence[Any] | None) -> list[Any] | None:
     """Tools as functions; None = neither was sent. What is no tool stays as it is."""
     if tools is None and functions is None:
@@ -33,8 +42,9 @@ def as_functions(tools: Sequence[Any] | None, functions: Sequence[Any] | None) -
 
 
 def as_function(tool: Any) -> Any:
-    """A custom tool as a function that is called as it should be; others as they are. A grammar is told to the model,
-    which is not held to it."""
+    """A custom tool as a function that is called as it should be; others in the form of chats. A grammar is told to the
+    model, which is not held to it."""
+    tool = nested(tool)
     custom = tool.get("custom") if is_custom(tool) else None
     if not isinstance(custom, Mapping):
         return tool
@@ -87,7 +97,7 @@ def _as_call(call: Any) -> Any:
 
 def custom_names(tools: Sequence[Any] | None) -> Iterator[str]:
     """Names of the custom tools."""
-    for tool in tools or ():
+    for tool in map(nested, tools or ()):
         if is_custom(tool) and isinstance(tool.get("custom"), Mapping):
             yield str(tool["custom"].get("name"))
 

@@ -46,27 +46,26 @@ class _SomeAllowed(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_t
 
 
 def as_server_takes(fields: Fields) -> tuple[Fields, CallForms]:
-    """The fields of a request with functions alone, and the forms of the answer's calls. What cannot be read stays:
-    the server refuses it."""
+    """The fields of a request with functions alone, and the forms of the answer's calls. Without what says nothing of
+    tools, an empty list and a choice without tools, which vLLM refuses. What cannot be read stays as it is."""
     try:
-        tools = _decoded(fields, "tools", list[dict[str, Any]])
-        functions = _decoded(fields, "functions", list[dict[str, Any]])
-        forms, replaced = CallForms(tools, functions), dict[str, Any]()
-        if not forms.are_plain:
-            replaced["tools"] = as_functions(tools, functions)
-            replaced["tool_choice"] = _named(_decoded(fields, "tool_choice", Any))
-        if functions is not None:
-            replaced |= {"parallel_tool_calls": False, "tool_choice": _named(_decoded(fields, "function_call", Any))}
+        tools, functions = (_decoded(fields, name, list[Any]) for name in ("tools", "functions"))
+        choice = _decoded(fields, "tool_choice" if functions is None else "function_call", Any)
+        told = {"tools": as_functions(tools, functions) or None, "tool_choice": _named(choice)}
+        if told["tools"] is None and choice in ("auto", "none"):
+            told["tool_choice"] = None
         if "messages" in fields and _OTHER_FORM.search(fields["messages"]):
-            replaced["messages"] = with_function_calls(_decoded(fields, "messages", list[dict[str, Any]]) or [])
+            told["messages"] = with_function_calls(_decoded(fields, "messages", list[dict[str, Any]]) or [])
     except (AttributeError, *_UNREADABLE):
         return fields, CallForms(None, None)
-    given = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in replaced.items() if value is not None}
-    kept = {name: value for name, value in fields.items() if functions is None or name not in _OLDER} | given
-    return kept | only_allowed(kept), forms
-
-
-_OLDER = ("functions", "function_call")
+    if functions is not None:
+        told["parallel_tool_calls"] = False  # the older form has one call
+    sent = {"tools": tools, "tool_choice": choice if functions is None else None}
+    changed = {name: value for name, value in told.items() if name not in sent or sent[name] != value}
+    left_out = {*changed, *(("functions", "function_call") if functions is not None else ())}
+    kept = {name: value for name, value in fields.items() if name not in left_out}
+    kept |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changed.items() if value is not None}
+    return kept | only_allowed(kept), CallForms(tools, functions)
 
 
 def _decoded(fields: Fields, name: str, kind: Any) -> Any:
@@ -74,7 +73,7 @@ def _decoded(fields: Fields, name: str, kind: Any) -> Any:
 
 
 def _named(choice: Any) -> Any:
-    """A choice of a custom tool or `function_call` as a choice of a function."""
+    """A choice of a custom tool, in the form of Responses, or `function_call`, as a choice of a function."""
     named = choice if not isinstance(choice, dict) or "name" in choice else choice.get("custom")
     return {"type": "function", "function": {"name": named.get("name")}} if isinstance(named, dict) else choice
 

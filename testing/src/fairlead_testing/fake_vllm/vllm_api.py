@@ -46,6 +46,8 @@ class FakeVllm(PagedServer):
         if body.get("tools") == []:
             return "`tools` must not be an empty array."
         choice = body.get("tool_choice")
+        if choice not in (None, "none") and body.get("tools") is None:
+            return "When using `tool_choice`, `tools` must be set."
         if isinstance(choice, dict) and "function" not in choice:
             return "Invalid value for `function`: `None` in `tool_choice`!"
         if body.get("stream_options") and not body.get("stream"):
