@@ -101,6 +101,17 @@ def test_images_become_urls() -> None:
     assert message["content"][2] == text("which?")
 
 
+def test_a_document_that_a_tool_gave_and_nobody_can_read_ends_no_conversation() -> None:
+    """Claude Code's Read of a PDF, inside the result and behind it."""
+    use = {"type": "tool_use", "id": "a", "name": "Read", "input": {}}
+    for inside, behind in (([text("read"), PDF], []), ("read", [PDF])):
+        result = {"type": "tool_result", "tool_use_id": "a", "content": inside}
+        told = chat_messages(("user", "read it"), ("assistant", [use]), ("user", [result, *behind, text("well?")]))
+        assert str(told[2:]).count("(a document, which this model cannot read)") == 1 and "well?" in str(told[3])
+    own = [{"role": "user", "content": [PDF, text("well?")]}]
+    assert refused(own).field == "messages.0.content.0.source.type", "of what the user shows it"
+
+
 def test_changes_of_the_tools_and_instructions_until_the_next_message() -> None:
     change = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "get_weather"}}
     asked = chat_messages(("user", [change, text("ahoy")]), ("system", [{**change, "type": "tool_removal"}]))

@@ -65,10 +65,14 @@ class ContentSource(msgspec.Struct, tag_field="type", tag="content", forbid_unkn
     content: str | list[TextBlock | ImageBlock]
 
 
-class DocumentBlock(_Cacheable, tag="document", frozen=True, kw_only=True):
-    """A document that can be read as text. PDFs and files cannot."""
+class BytesSource(msgspec.Struct, tag_field="type", tag="base64", frozen=True):
+    """A document's bytes, such as a PDF's, which cannot be read as text."""
 
-    source: TextSource | ContentSource
+
+class DocumentBlock(_Cacheable, tag="document", frozen=True, kw_only=True):
+    """A document. Files, and places of documents, cannot be read."""
+
+    source: TextSource | ContentSource | BytesSource
     title: str | None = None
     context: str | None = None
     citations: dict[str, Any] | None = None

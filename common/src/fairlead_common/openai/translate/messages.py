@@ -18,6 +18,7 @@ from fairlead_common.openai.translate.decoding import Places
 from fairlead_common.openai.translate.message_blocks import (
     SERVERS_BLOCKS,
     TOOL_CHANGES,
+    BytesSource,
     CacheControl,
     CompactionBlock,
     DocumentBlock,
@@ -46,6 +47,9 @@ _FOR_ANTHROPIC = re.compile(r"\A\s*x-anthropic-billing-header:.*\n?")
 prompt with the line would share no prefix with the last."""
 _TOOL_ERROR = "Error: "
 """Before the content of a `tool_result` with `is_error`: a chat has no field for it."""
+_UNREAD_DOCUMENT = "(a document, which this model cannot read)"
+"""What the model is told in place of a PDF that a tool gave, as of images in results: a refusal would end the
+conversation for good."""
 
 
 class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True, frozen=True):
@@ -371,21 +375,30 @@ def _last_summary(messages: Sequence[Any]) -> tuple[int, int] | None:
 def _user(content: str | Sequence[Any], place: str) -> Iterator[dict[str, Any]]:
     """Results of tools as separate messages, in order, with the content between results as messages of the user."""
     said: list[dict[str, Any]] = []
-    for index, block in enumerate([] if isinstance(content, str) else content):
+    blocks = [] if isinstance(content, str) else content
+    has_results = any(isinstance(block, ToolResultBlock) for block in blocks)  # Claude Code puts a PDF behind its own
+    for index, block in enumerate(blocks):
         if isinstance(block, TOOL_CHANGES):
             continue
         if not isinstance(block, ToolResultBlock):
-            said += _parts(block, f"{place}.{index}")
+            said += _parts(_result_block(block) if has_results else block, f"{place}.{index}")
             continue
         if said:
             yield {"role": "user", "content": said}
             said = []
-        result = _content(block.content or "", f"{place}.{index}.content")
+        told = block.content if isinstance(block.content, str) else [*map(_result_block, block.content or ())]
+        result = _content(told or "", f"{place}.{index}.content")
         if block.is_error:
             result = f"{_TOOL_ERROR}{result}" if isinstance(result, str) else [_text(_TOOL_ERROR), *result]
         yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
     if said or isinstance(content, str) or not content:
         yield {"role": "user", "content": content if isinstance(content, str) else said}
+
+
+def _result_block(block: Any) -> Any:
+    """A block that a tool gave, as far as the model can read it."""
+    is_unread = isinstance(block, DocumentBlock) and isinstance(block.source, BytesSource)
+    return TextBlock(text=_UNREAD_DOCUMENT) if is_unread else block
 
 
 def _assistant(content: str | Sequence[Any]) -> dict[str, Any]:
@@ -426,6 +439,9 @@ def _parts(
     if isinstance(block, SearchResultBlock):
         return [_text(f"{block.title}\n{block.source}\n\n"), *(_text(each.text) for each in block.content)]
     source = block.source
+    if isinstance(source, BytesSource):
+        field = f"{place}.source.type"
+        raise PromptError(field, f"{field}: 'base64' is not supported; {_SOURCES}")
     read = _content(source.data if isinstance(source, TextSource) else source.content, f"{place}.source.content")
     head = [_text(f"{each}\n\n") for each in (block.title, block.context) if each]
     return [*head, *([_text(read)] if isinstance(read, str) else read)]
@@ -475,14 +491,12 @@ _PLACED = re.compile(r"(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?
 _NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 _NOTHING_ELSE = ("Expected `null`,", "Expected `array` of length <= 0")
 """Beginnings of errors about fields without support."""
+_SOURCES = "images have sources of type base64 and url, documents, which must be text, of type text and content"
 _ADVICE = (
     (r".*\bcache_control\.type", "send ephemeral"),
     (r".*\bcache_control\.ttl", "send 5m or 1h"),
     (r"messages\.\d+\.role", "send user, assistant or system"),
-    (
-        r".*\bsource\.type",
-        "images have sources of type base64 and url, documents, which must be text, of type text and content",
-    ),
+    (r".*\bsource\.type", _SOURCES),
     (r".*\bmedia_type", "send image/jpeg, image/png, image/gif or image/webp, and text/plain for a document"),
     (r"context_management\.edits\.\d+\.type", "send clear_thinking_20251015, clear_tool_uses_20250919 or the like"),
     (r"tools\.\d+\.type", "send tools of type custom, with name, description and input_schema"),
