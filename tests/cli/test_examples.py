@@ -1,6 +1,7 @@
 """Every example is what the API takes, and says why it is there."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 STORED = {"namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
+@cache
 def deployments(path: Path) -> list[dict[str, Any]]:
     documents = list(yaml.safe_load_all(path.read_text()))
     return [document for document in documents if document["kind"] == "LLMDeployment"]
