@@ -9,6 +9,7 @@ one rate a change needs more evidence than after a minute. Chance is counted onc
 
 import math
 from dataclasses import dataclass, replace
+from math import erfc
 from typing import Self
 
 LIKELY, RARELY, SURELY = 0.2, 0.02, 0.98
@@ -124,8 +125,7 @@ class Arrivals:
             changes += each.probability * change * (each.changes + 1.0)
         begun = _regime(self._mean, fresh, changes / fresh)
         known.append(begun.counting(count, fresh * begun.likelihood(count)))
-        aged = tuple(replace(each, age=each.age + seconds) for each in _likeliest(known))
-        return type(self)(aged, self.seconds + seconds, silent, last, squares, sums)
+        return type(self)(_likeliest(known, seconds), self.seconds + seconds, silent, last, squares, sums)
 
     @property
     def _mean(self) -> float:
@@ -147,7 +147,7 @@ class Arrivals:
         low, high = 0.0, max((mean + 4.0 / narrow for _, mean, narrow in known), default=0.0)
         while high - low > _PRECISION * high:  # by the cube roots of rates
             root = (low + high) / 2.0
-            if sum(share * math.erfc((root - mean) * narrow) for share, mean, narrow in known) > 2.0 * probability:
+            if sum([share * erfc((root - mean) * narrow) for share, mean, narrow in known]) > 2.0 * probability:
                 low = root
             else:
                 high = root
@@ -171,8 +171,8 @@ def _regime(rate: float, probability: float, changes: float) -> Regime:
     return Regime(probability, 0.0, SPREAD, SPREAD / max(rate, LEAST_RATE), changes)
 
 
-def _likeliest(regimes: list[Regime]) -> tuple[Regime, ...]:
-    """With probabilities that sum up to 1."""
+def _likeliest(regimes: list[Regime], seconds: float) -> tuple[Regime, ...]:
+    """Older by some seconds, with probabilities that sum up to 1."""
     total = sum(each.probability for each in regimes)
     newest = len(regimes) - _NEWEST
     kept = [each for place, each in enumerate(regimes) if place >= newest or each.probability > total * _NEGLIGIBLE]
@@ -181,5 +181,7 @@ def _likeliest(regimes: list[Regime]) -> tuple[Regime, ...]:
         kept = [each for each in kept if each.probability >= least]
     total = sum(each.probability for each in kept)
     if not total:  # no rate explains the count
-        return (kept[-1].counting(Count(0.0, 0.0), 1.0),)
-    return tuple(each.counting(Count(0.0, 0.0), each.probability / total) for each in kept)
+        kept, total = [replace(kept[-1], probability=1.0)], 1.0
+    return tuple(
+        [Regime(each.probability / total, each.age + seconds, each.number, each.seconds, each.changes) for each in kept]
+    )
