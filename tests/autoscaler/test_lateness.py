@@ -48,7 +48,10 @@ def queue_began(virtual: ScaledFleet, until: float) -> float:
     return max((time for time, waiting in ticks if not waiting), default=0.0)
 
 
-@pytest.mark.parametrize(("before", "most", "latest"), [(0.0, 5.0, 5.0), (0.2, 5.0, 5.0), (0.5, 8.0, 20.0)])
+@pytest.mark.parametrize(
+    ("before", "most", "latest"),
+    [(0.0, 5.0, 5.0), pytest.param(0.2, 5.0, 5.0, marks=pytest.mark.compute), (0.5, 8.0, 20.0)],
+)
 def test_a_quarter_more_than_one_replica_takes_asks_for_the_second_within_seconds(
     before: float, most: float, latest: float
 ) -> None:
@@ -82,6 +85,7 @@ def test_many_times_what_one_replica_takes_asks_for_enough_at_once(times: float)
     assert max(late) <= 8.0, late
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("times", "needed"), [(1.25, 2), (2.5, 3), (3.5, 4)])
 def test_from_zero_it_asks_for_what_the_rate_needs_and_one_more(times: float, needed: int, seed: int) -> None:
@@ -97,6 +101,7 @@ def test_from_zero_it_asks_for_what_the_rate_needs_and_one_more(times: float, ne
     assert not virtual.waiting or len(virtual.waiting) < 40
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("number", "enough"), [(10, 1), (39, 3), (100, 4)])
 @pytest.mark.parametrize("cold_start", [5.0, 30.0])
 def test_a_burst_into_a_fleet_at_zero_is_answered_by_enough_replicas(

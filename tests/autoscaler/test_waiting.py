@@ -40,6 +40,7 @@ def test_more_requests_never_leave_fewer_and_more_slots_never_leave_more(
     assert after(seconds, inside=inside, per_second=rate, slots=slots + more, held=held) <= found + slack
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("slots", "use"), [(4, 0.7), (4, 0.9), (32, 0.9), (1, 0.6)])
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 3.0])
 def test_as_many_wait_as_of_requests_at_random(slots: int, use: float, seconds: float) -> None:

@@ -176,6 +176,7 @@ def of_version(
     return path
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("num_messages", [2, 5, 7])
 @pytest.mark.parametrize("has_tools", [False, True])
 def test_chats_are_written_as_mistral_writes_them(of_version: Path, num_messages: int, has_tools: bool) -> None:

@@ -1,6 +1,7 @@
 """What several engine tests share: transformers as the oracle of what a checkpoint computes, kernels without a GPU."""
 
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from fairlead_engine.core import engine, startup
+from fairlead_engine.runner import ModelRunner
 from fairlead_engine_testing.interpreted_kernels import keep_what_does_not_change
 
 if not torch.cuda.is_available():
@@ -58,6 +61,15 @@ class Reference:
 def interpreter() -> None:
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
         keep_what_does_not_change()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cold_engines() -> Iterator[None]:
+    """Engines in this process leave out the six steps of a warm-up, unless `test_parity` has them: for each family."""
+    with pytest.MonkeyPatch.context() as patch:
+        warm_up = startup.warm_up
+        patch.setattr(engine, "warm_up", lambda *args: [] if isinstance(args[0], ModelRunner) else warm_up(*args))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ def classify(engine: Engine, prompts: list[list[int]]) -> list[tuple[int, torch.
     return [(output.num_cached_tokens, torch.tensor(vector_of(output.embedding or b""))) for output in found]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "qwen3_moe"])
 @pytest.mark.parametrize("num_labels", [1, 3])
 def test_classes_are_the_references(tmp_path: Path, family: str, num_labels: int) -> None:

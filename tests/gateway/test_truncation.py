@@ -15,6 +15,7 @@ LONG = "one two three " * 1000
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": LONG}]}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -54,6 +54,7 @@ def test_convolution(device, dtype, channels, kernel_size, has_bias, activates):
     assert inputs.equal(theirs), "the last inputs, their copies, and nothing of other rows"
 
 
+@pytest.mark.matrix
 @on_each_device
 @pytest.mark.parametrize("has_strength", [True, False])
 @pytest.mark.parametrize(

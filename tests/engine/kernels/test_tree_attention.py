@@ -232,6 +232,7 @@ def test_tokens_of_an_image_see_each_other_and_windows_begin_by_their_own_place(
     )  # fmt: skip
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("shape", ["chain", "star", "random"])
 @pytest.mark.parametrize("window", [0, 7])
 @pytest.mark.parametrize(("name", "device"), PLACES)

@@ -465,6 +465,7 @@ def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, t
     assert launches.by_name == {**staged, **head, **greedy}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("is_captured", [True, False])
 @pytest.mark.parametrize(("num_seqs", "tree"), [(1, None), (3, None), (1, "3x9"), (3, "[[0],[1],[0,0]]")])
 def test_no_request_has_a_kernel_compiled(num_seqs, tree, is_captured, launches, monkeypatch, tmp_path: Path) -> None:

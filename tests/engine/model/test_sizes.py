@@ -68,6 +68,7 @@ def test_every_name_has_what_computes_it() -> None:
     assert set(ROUNDED) == set(Quantization)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("family", "ranks"), [*((name, ranks) for name in TINY for ranks in (1, 2)), ("bamba", 4)])
 def test_weights_take_what_the_engine_counts(family: str, ranks: int, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path, TINY[family]())
@@ -149,6 +150,7 @@ def test_a_vision_tower_is_counted(kind: str, tmp_path: Path) -> None:
     assert model.weight_bytes == weight_bytes(shape, EngineChoice(), device(torch.float32), 4)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("family", "ranks"), [*((name, ranks) for name in TINY for ranks in (1, 2)), ("bamba", 4)])
 def test_places_of_adapters_take_what_the_engine_lays_out(family: str, ranks: int, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path, TINY[family]())

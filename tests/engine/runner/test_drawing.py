@@ -63,6 +63,7 @@ def make_logits(seed: int, vocab: int = 20) -> torch.Tensor:
     return 2 * torch.randn(vocab, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("params", PARAMS)
 @pytest.mark.parametrize("stretch", [3, 128])
 def test_draws_have_the_distribution_the_settings_define(params, stretch, monkeypatch):

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.startup import warm_up
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.model import weights
 from fairlead_engine.model.loading import read_config
@@ -44,6 +45,11 @@ SHAPES = {
         for shape, changes in family.shapes.items()
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead_engine.core.engine.warm_up", warm_up)
 
 
 @pytest.fixture(

@@ -206,6 +206,7 @@ def test_reasoning_is_told_apart(name: str, has_begun: bool) -> None:
 TAGGED = [(name, *tags) for name, each in REASONING_FORMATS.items() for tags in each.answer]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("name", "begin", "end"), TAGGED)
 @pytest.mark.parametrize("thought", ["", "Hm."])
 @given(data=st.data())

@@ -255,6 +255,7 @@ def whole(response: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("choice", ["auto", "required", named("get_weather"), None])
 @pytest.mark.parametrize(
     ("stop", "calls", "end"),

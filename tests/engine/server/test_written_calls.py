@@ -23,6 +23,7 @@ def test_every_format_has_a_template() -> None:
     assert set(WRITES) == set(TOOL_FORMATS)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize(
     "asks",

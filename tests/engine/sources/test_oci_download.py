@@ -167,6 +167,7 @@ def test_a_model_of_one_gguf_file_needs_no_name(registry: LoopbackRegistry, tmp_
     assert pull(registry, tmp_path, "ai/small:v1") == {"model.gguf": b"GGUF" + WEIGHTS}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("login", ["basic", "bearer"])
 @pytest.mark.parametrize("how", ["pair", "secret", "auth", "folder"])
 def test_credentials_answer_a_challenge_and_go_nowhere_else(

@@ -3,8 +3,12 @@
 Modules declare theirs as `FAMILIES`; one for a family that is like another needs no other line of code for its tests.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
+
+import pytest
 
 from fairlead_engine_testing.tiny_families.family import TinyFamily
 
@@ -16,3 +20,14 @@ FAMILIES: dict[str, TinyFamily] = {
     )
 }
 """By their names in tests and in `docs/families_tried.json`."""
+
+
+def a_third(cases: Sequence[Any], first: int) -> list[Any]:
+    """Each third case from one on, and the others with the marker `compute`: what families share is tried with some of
+    them in every run, and files begin with different ones."""
+    return [
+        case
+        if place % 3 == first
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.compute)
+        for place, case in enumerate(cases)
+    ]
