@@ -176,6 +176,7 @@ def test_drafts_behind_an_image_are_the_references_choice(folder, reference, pro
     assert engine.load.num_draft_tokens > 0
 
 
+@pytest.mark.compute
 def test_every_rank_sees_the_images(folder, reference, processor):
     engine = make_engine(folder, tensor_parallel_size=2, max_num_batched_tokens=40)
     with closing(engine.runner):

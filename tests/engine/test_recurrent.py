@@ -88,15 +88,18 @@ def test_reused_states_of_mamba_answer_as_computed_ones(family: str, tmp_path: P
         talk += [*found.new_token_ids, 7, 8, 9]
 
 
-@pytest.mark.parametrize("num_blocks", [300, pytest.param(600, marks=pytest.mark.compute)])
-def test_routers_are_told_of_what_can_be_reused(folder: Path, num_blocks: int) -> None:
-    """200 turns of conversations over a few system prompts, some taken back, in caches that hold some of them."""
+@pytest.mark.parametrize(
+    ("num_blocks", "num_turns"),
+    [(150, 100), *(pytest.param(number, 200, marks=pytest.mark.compute) for number in (300, 600))],
+)
+def test_routers_are_told_of_what_can_be_reused(folder: Path, num_blocks: int, num_turns: int) -> None:
+    """Turns of conversations over a few system prompts, some taken back, in caches that hold some of them."""
     config = small_config(folder, max_model_len=400)
     engine, draw = engine_of_blocks(config, num_blocks), random.Random(num_blocks)
     told = Told(engine)
     systems = [[draw.randrange(2, 250) for _ in range(draw.randint(40, 90))] for _ in range(3)]
     talks = [[*draw.choice(systems)] for _ in range(12)]
-    for _ in range(200):
+    for _ in range(num_turns):
         number = draw.randrange(len(talks))
         talk = talks[number]
         if draw.random() < 0.2:

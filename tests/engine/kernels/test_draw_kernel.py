@@ -83,8 +83,11 @@ def test_ties_and_what_is_ruled_out(device):
 @on_each_device
 @pytest.mark.parametrize(
     ("temperature", "limits"),
-    [(1e-6, {"top_p": 0.9}), (1.0, {"top_p": 0.9}), (1e4, {"top_k": 30, "top_p": 0.6, "min_p": 0.1})],
-)
+    [
+        (1e-6, {"top_p": 0.9}), pytest.param(1.0, {"top_p": 0.9}, marks=pytest.mark.compute),
+        (1e4, {"top_k": 30, "top_p": 0.6, "min_p": 0.1}),
+    ],
+)  # fmt: skip
 def test_hostile_rows(device, temperature, limits):
     """Rows of equals, of few tokens that a grammar leaves, near and far apart, or of half precision's many ties."""
     noise = torch.randn(4500, generator=torch.Generator().manual_seed(0)).to(device)

@@ -427,7 +427,7 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
     assert [runner.collect(each) for each in under_way] == expected
 
 
-@pytest.mark.parametrize("num_sequences", [1, 5])
+@pytest.mark.parametrize("num_sequences", [pytest.param(1, marks=pytest.mark.compute), 5])
 def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, tmp_path: Path) -> None:
     """Beside it: what is staged for it and for the block tables, the projection to logits, and the choice of tokens."""
     folder = write_random_checkpoint(tmp_path / "model", qwen3_fields())

@@ -60,7 +60,7 @@ def backend(request) -> str:
 
 
 def check(
-    reference, folder: Path, lengths: Sequence[int], num_new: int = 8, *, budget: int = 24, **settings: Any
+    reference, folder: Path, lengths: Sequence[int], num_new: int = 5, *, budget: int = 24, **settings: Any
 ) -> Engine:
     """Prompts of these lengths, in chunks of the budget; returns what has computed them."""
     draw = random.Random(sum(lengths))

@@ -106,8 +106,9 @@ FAMILIES = {
     "nemotron_h": nemotron_h_fields(use_bias=True, mlp_bias=True, moe_latent_size=24),
     "apertus": apertus_fields(),
 }
-QUICK = ("llama", "gpt_oss", "granite_hybrid")
-"""Families between which what is divided differs most; each starts processes that import torch."""
+QUICK = ("gpt_oss", "granite_hybrid")
+"""Families between which what is divided differs most, beside those with settings of their own; each starts processes
+that import torch."""
 
 
 def tier(family: str) -> Any:
