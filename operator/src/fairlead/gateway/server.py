@@ -10,14 +10,15 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from fairlead.gateway.access import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
+from fairlead.gateway.batches.batch_run import ServedAnswer
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.injector import Injector
@@ -98,15 +99,9 @@ class Gateway:
         injector = Injector(self.pools, self.upstream, settings)
         self.storage = None
         if settings.response_store is not None:
-            self.storage = make_storage(
-                settings,
-                settings.response_store,
-                self.id,
-                lambda *line, **more: self.app.serve_line(*line, **more),
-                self.metrics,
-            )
+            self.storage = make_storage(settings, settings.response_store, self.id, self._serve_line, self.metrics)
         self.keeper = None if self.storage is None else self.storage.responses
-        self.app: GatewayApp = GatewayApp(
+        self.app = GatewayApp(
             self.pools, director, self.metrics, refusals, pacer, settings, access, injector, self.storage
         )
         self.signals.on_beat = self.app.histories.beat
@@ -140,6 +135,9 @@ class Gateway:
         self._drain_timer: asyncio.TimerHandle | None = None
         self._cut_at = math.inf
         """Monotonic time until which responses in the background may take."""
+
+    def _serve_line(self, *line: Any, **more: Any) -> Coroutine[Any, Any, ServedAnswer]:
+        return self.app.serve_line(*line, **more)
 
     def _serving(self, app: App, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(
