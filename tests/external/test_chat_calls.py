@@ -136,7 +136,7 @@ def test_streamed_calls_of_custom_tools_are_the_text_of_their_arguments(
     for place, piece in enumerate(pieces):
         told += stream.feed(chunk(calling(0, piece, name=None if place else "f")))
     told += stream.feed(chunk(ending("tool_calls")))
-    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in told.decode().splitlines() if line]
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in told.splitlines() if line]
     calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
     assert calls[0]["type"] == "custom" and calls[0]["custom"]["name"] == "f"
     assert "".join(call["custom"]["input"] for call in calls) == (text if is_held else arguments)

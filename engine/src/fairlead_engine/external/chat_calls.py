@@ -28,35 +28,20 @@ _OTHER_FORM = re.compile(rb'"(?:custom|function_call)"')
 Fields = dict[str, msgspec.Raw]
 
 
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _NamedTool(msgspec.Struct, frozen=True):
-    function: _Function
-
-
-class _Allowed(msgspec.Struct, frozen=True):
-    mode: str
-    tools: list[dict[str, Any]]
-
-
-class _SomeAllowed(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
-    allowed_tools: _Allowed
-
-
 def as_server_takes(fields: Fields) -> tuple[Fields, CallForms]:
     """The fields of a request with functions alone, and the forms of the answer's calls. Without what says nothing of
-    tools, an empty list and a choice without tools, which vLLM refuses. What cannot be read stays as it is."""
+    tools, an empty list and a choice without tools, which vLLM refuses. What cannot be read stays: it refuses that."""
     try:
         tools, functions = (_decoded(fields, name, list[Any]) for name in ("tools", "functions"))
         choice = _decoded(fields, "tool_choice" if functions is None else "function_call", Any)
         told = {"tools": as_functions(tools, functions) or None, "tool_choice": _named(choice)}
         if told["tools"] is None and choice in ("auto", "none"):
             told["tool_choice"] = None
+        elif told["tools"] and isinstance(choice, dict) and "allowed_tools" in choice:
+            told |= _allowed(told["tools"], choice["allowed_tools"])
         if "messages" in fields and _OTHER_FORM.search(fields["messages"]):
             told["messages"] = with_function_calls(_decoded(fields, "messages", list[dict[str, Any]]) or [])
-    except (AttributeError, *_UNREADABLE):
+    except (AttributeError, KeyError, TypeError, *_UNREADABLE):
         return fields, CallForms(None, None)
     if functions is not None:
         told["parallel_tool_calls"] = False  # the older form has one call
@@ -65,7 +50,7 @@ def as_server_takes(fields: Fields) -> tuple[Fields, CallForms]:
     left_out = {*changed, *(("functions", "function_call") if functions is not None else ())}
     kept = {name: value for name, value in fields.items() if name not in left_out}
     kept |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changed.items() if value is not None}
-    return kept | only_allowed(kept), CallForms(tools, functions)
+    return kept, CallForms(tools, functions)
 
 
 def _decoded(fields: Fields, name: str, kind: Any) -> Any:
@@ -78,18 +63,11 @@ def _named(choice: Any) -> Any:
     return {"type": "function", "function": {"name": named.get("name")}} if isinstance(named, dict) else choice
 
 
-def only_allowed(fields: Fields) -> Fields:
-    """The fields to replace: the allowed tools alone, and the mode of their choice. None where nothing of the kind is
-    chosen, or not well: the server refuses it."""
-    try:
-        allowed = msgspec.json.decode(fields["tool_choice"], type=_SomeAllowed).allowed_tools
-        tools = msgspec.json.decode(fields["tools"], type=list[msgspec.Raw])
-        names = {msgspec.convert(as_function(tool), _NamedTool).function.name for tool in allowed.tools}
-        kept = [tool for tool in tools if msgspec.json.decode(tool, type=_NamedTool).function.name in names]
-    except (KeyError, *_UNREADABLE):
-        return {}
-    replaced = {"tools": kept, "tool_choice": allowed.mode} if kept else {}
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in replaced.items()}
+def _allowed(tools: list[Any], allowed: Any) -> dict[str, Any]:
+    """The allowed tools alone, and the mode of their choice. Raises TypeError and KeyError."""
+    names = [as_function(tool)["function"]["name"] for tool in allowed["tools"]]
+    kept = [tool for tool in tools if tool["function"]["name"] in names]
+    return {"tools": kept, "tool_choice": allowed["mode"]} if kept else {}
 
 
 def with_calls(body: bytes, forms: CallForms) -> bytes:
