@@ -88,6 +88,15 @@ async def test_gateway_and_engine_make_the_same_prompts(tmp_path: Path, joins_pa
     tokenizers.close()
 
 
+@pytest.mark.parametrize("before", ["", "/default/fake"])
+@pytest.mark.parametrize("path", ["/rerank", "/v2/rerank", "/score"])
+async def test_the_names_of_other_servers_lead_to_the_same_place(start: Any, path: str, before: str) -> None:
+    setup = await start()
+    fields = {"text_1": "a", "text_2": "b"} if path == "/score" else {"query": "a", "documents": ["b"]}
+    asked = {"model": "fake", **fields}, f"/v1/{path.rpartition('/')[2]}"
+    assert (await setup.post(asked[0], f"{before}{path}"))[:2] == (await setup.post(*asked))[:2]
+
+
 def test_one_tokenizer_has_a_digest_for_each_way_of_making_prompts(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     assert tokenizer.joining_pairs().digest != tokenizer.digest

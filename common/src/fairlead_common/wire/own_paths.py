@@ -8,7 +8,7 @@ from collections.abc import Mapping
 FORM_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 """Bodies are forms with a file; those of the others are JSON."""
 OWN_PATHS: Mapping[str, tuple[str, ...]] = {
-    "vllm": ("/pooling", "/v2/rerank", *FORM_PATHS),
+    "vllm": ("/pooling", *FORM_PATHS),
     "sglang": ("/v1/audio/transcriptions",),
     "llama-cpp": (),
 }

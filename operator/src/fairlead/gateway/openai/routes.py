@@ -27,6 +27,8 @@ INFERENCE_PATHS = READING_PATHS | TRANSLATED_PATHS | {CHAT_PATH, "/v1/completion
 """Forwarded to engines by POST, other dialects after translation."""
 FORWARDED_PATHS = INFERENCE_PATHS.union(ALL_OWN_PATHS)
 """With those that only some servers have."""
+OTHER_PATHS: Mapping[str, str] = {"/rerank": RERANK_PATH, "/v2/rerank": RERANK_PATH, "/score": SCORE_PATH}
+"""Names that Cohere's clients, Jina's and vLLM's use → ours."""
 INJECT_PATH = f"{CHAT_PATH}/{{id}}/inject"
 """To whichever engine has the answer (`dispatch/injector.py`)."""
 PROBES: Mapping[str, str] = {
@@ -56,10 +58,11 @@ class Target:
 def find_target(path: str, host: str, directory: Directory) -> Target:
     """`/<namespace>/<name>/v1/…` and `Host: <name>.<namespace>` choose a pool; the path goes before the Host. Raises
     OpenAIError (404) for a canonical path of an LLMDeployment that does not exist."""
+    path = OTHER_PATHS.get(path, path)
     if path in FORWARDED_PATHS or path in MODEL_QUESTIONS or path.startswith("/v1/"):
         return Target(path, directory.find_host(host))
     parts = path.split("/", 3)
-    rest = f"/{parts[-1]}"
+    rest = OTHER_PATHS.get(f"/{parts[-1]}", f"/{parts[-1]}")
     is_known = rest in FORWARDED_PATHS or rest in MODEL_QUESTIONS
     is_known = is_known or rest.startswith((f"{CHAT_PATH}/", f"{RESPONSES_PATH}/"))
     if len(parts) == 4 and (is_known or f"{rest}/".startswith(f"{MODELS_PATH}/")):
