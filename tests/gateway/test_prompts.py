@@ -355,8 +355,9 @@ async def test_a_prompt_that_turns_out_to_be_too_long_is_noted(reader: PromptRea
     ],
 )
 async def test_affinity_is_the_beginning_of_what_the_user_says(
-    reader: PromptReader, path: str, fields: dict[str, Any], affinity: str
+    path: str, fields: dict[str, Any], affinity: str
 ) -> None:
+    reader = PromptReader(Tokenizers(), Pacer())  # which starts no process
     assert (await reader.read(request(path, **fields), [], affinity_length=5)).affinity == affinity
 
 

@@ -1,7 +1,8 @@
 """The prompt of a request → token ids: the only way from the fields of a request to the input of a model.
 
 Gateway and engine decode the same fields into the same structs. The module knows the shapes of
-the OpenAI API, not HTTP. Callers pass the longest context; both programs refuse longer prompts in the same words.
+the OpenAI API, and of HTTP no more than paths. Callers pass the longest context; both programs refuse longer prompts in
+the same words.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,12 @@ from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_common.tokens.least_tokens import LeastTokenCounter, most_units
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 
+EMBEDDINGS_PATH = "/v1/embeddings"
+RERANK_PATH = "/v1/rerank"
+SCORE_PATH = "/v1/score"
+CLASSIFY_PATH = "/v1/classify"
+READING_PATHS = frozenset({EMBEDDINGS_PATH, RERANK_PATH, SCORE_PATH, CLASSIFY_PATH})
+"""Answered with what is read off prompts: nothing is generated, and the answer comes at the first token's time."""
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
 """Variables of a chat template that `chat_template_kwargs` must not set."""

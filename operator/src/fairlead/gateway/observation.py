@@ -10,13 +10,13 @@ from fairlead.api.signals_message import ModelSignals, count_seconds, count_toke
 from fairlead.fleet.directory import FleetModel
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.openai.routes import READING_PATHS
 from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.books import Failure
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
 from fairlead_common.logs import LineBudget
+from fairlead_common.openai.prompts import READING_PATHS
 
 logger = logging.getLogger("fairlead.gateway.requests")
 

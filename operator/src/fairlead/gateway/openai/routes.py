@@ -9,6 +9,7 @@ from typing import Any
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
+from fairlead_common.openai.prompts import READING_PATHS
 from fairlead_common.openai.translate import TRANSLATED_PATHS
 from fairlead_common.openai.translate.messages_models import MODELS_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
@@ -17,12 +18,6 @@ from fairlead_common.wire.adapters import with_adapter
 from fairlead_common.wire.own_paths import ALL_OWN_PATHS
 
 CHAT_PATH = "/v1/chat/completions"
-EMBEDDINGS_PATH = "/v1/embeddings"
-RERANK_PATH = "/v1/rerank"
-SCORE_PATH = "/v1/score"
-CLASSIFY_PATH = "/v1/classify"
-READING_PATHS = frozenset({EMBEDDINGS_PATH, RERANK_PATH, SCORE_PATH, CLASSIFY_PATH})
-"""Answered with what is read off prompts: nothing is generated, and the answer comes at the first token's time."""
 INFERENCE_PATHS = READING_PATHS | TRANSLATED_PATHS | {CHAT_PATH, "/v1/completions", "/tokenize", "/detokenize"}
 """Forwarded to engines by POST, other dialects after translation."""
 FORWARDED_PATHS = INFERENCE_PATHS.union(ALL_OWN_PATHS)

@@ -10,10 +10,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fairlead.gateway.openai.routes import CLASSIFY_PATH, EMBEDDINGS_PATH, READING_PATHS, RERANK_PATH, SCORE_PATH
 from fairlead_common.openai.budget import CacheSalt
 from fairlead_common.openai.image_parts import image_parts, url_bytes
 from fairlead_common.openai.prompts import (
+    CLASSIFY_PATH,
+    EMBEDDINGS_PATH,
+    READING_PATHS,
+    RERANK_PATH,
+    SCORE_PATH,
     AnswerLimit,
     ChatPrompt,
     ClassifyPrompt,
