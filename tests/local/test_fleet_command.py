@@ -332,8 +332,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         (MODEL.replace("replicas", "replcas"), "spec.replcas"),
-        (MODEL.replace("LLMDeployment", "LLMDeploymint"), 'no matches for kind "LLMDeploymint"'),
-        (MODEL + "  autoscaling: {minReplicas: 3, maxReplicas: 1}\n", "minReplicas"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (MODEL.replace("LLMDeployment", "LLMDeploymint"), 'no matches for kind "LLMDeploymint"'),
+                (MODEL + "  autoscaling: {minReplicas: 3, maxReplicas: 1}\n", "minReplicas"),
+            )
+        ),
     ],
 )
 def test_a_file_the_api_refuses_stops_everything_and_says_why(

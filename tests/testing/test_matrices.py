@@ -52,9 +52,10 @@ def test_a_product_of_values_needs_as_many_cases_as_its_longest_list_has_values(
 def test_values_of_each_tier_occur_in_it(tmp_path: Path, options: list[str], num_of_matrix: int) -> None:
     """Two families of a slow size, and three sizes."""
     (tmp_path / "test_module.py").write_text(MODULE)
-    plugins = ["-p", "fairlead_testing.matrices", "-p", "no:cacheprovider", "-p", "no:schemathesis"]
+    plugins = ["-p", "fairlead_testing.matrices", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--collect-only", "-q", *plugins, *options, "."]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # which take longer to import than all else
     said = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True).stdout
     assert said.count("::test_both[") == num_of_matrix, said
     assert said.count("::test_no_matrix[") == 4
