@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
-from fairlead_common.openai.prompts import READING_PATHS
+from fairlead_common.openai.prompts import READING_PATHS, RERANK_PATH, SCORE_PATH
 from fairlead_common.openai.translate import TRANSLATED_PATHS
 from fairlead_common.openai.translate.messages_models import MODELS_PATH
 from fairlead_common.openai.translate.ollama_models import MODEL_QUESTIONS
