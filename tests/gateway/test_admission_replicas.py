@@ -113,14 +113,17 @@ async def test_a_new_line_of_a_batch_does_not_wait_for_the_end_of_a_pause_that_o
 
 
 @in_virtual_time
-async def test_a_line_of_a_batch_goes_to_a_replica_without_loads_once_nobody_has_asked_for_a_minute() -> None:
+async def test_lines_of_batches_run_alone_on_a_replica_without_loads_until_nobody_has_asked_for_a_minute() -> None:
+    """A second begins when the first has taken 3 % of the time."""
     room = Room(pool_of(replica()))
     room.ask("urgent")
     await asyncio.sleep(1.0)
     line = request("line")
     line.is_spare = True
-    async with room.model_pool.admit(room.model_pool.ticket(line)):
-        assert room.model_pool.now() == 60.0
+    for begins, lasts in ((1.0, 0.3), (11.3, 3.0), (60.0, 1.0), (61.0, 1.0)):
+        async with room.model_pool.admit(room.model_pool.ticket(line)):
+            assert room.model_pool.now() == pytest.approx(begins)
+            await asyncio.sleep(lasts)
     await room.end()
 
 
