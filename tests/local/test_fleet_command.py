@@ -378,6 +378,12 @@ def test_in_the_foreground_ctrl_c_stops_everything(data: Path) -> None:
     assert running_fleet(FleetFolder(data)) is None
 
 
+def test_verbs_of_a_fleet_load_no_api_server() -> None:
+    program = 'import sys, fairlead_local.command; print(*sys.modules, sep="\\n")'
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"celpy", "kubernetes", "fairlead_local.supervisor"}.isdisjoint(ended.stdout.split())
+
+
 def test_status_tells_what_somebody_has_to_look_at_though_it_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
     ready = {"type": "Ready", "status": "True", "reason": "ReplicasReady", "message": "2/2 replicas ready"}
     degraded = {"type": "Degraded", "status": "True", "reason": "NameConflict", "message": "choose another name"}

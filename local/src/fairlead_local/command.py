@@ -17,7 +17,6 @@ from fairlead.cli.options import completed, tell
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import DEPLOYMENTS
-from fairlead_local.apiserver.replies import pod_reason
 from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import conditions_of
 from fairlead_local.applying import ApiReader, FileManifest, apply_manifest, read_manifests
@@ -31,9 +30,7 @@ from fairlead_local.fleet_state import (
     read_state,
     running_fleet,
 )
-from fairlead_local.kubelet.environment import stand_in
 from fairlead_local.kubelet.process_table import ProcessRecords, stop
-from fairlead_local.supervisor import FleetOptions, run_fleet
 
 DEFAULT_API_PORT = 7443
 DEFAULT_GATEWAY_PORT = 8080
@@ -104,6 +101,9 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
         if status == 0 and (state := read_state(folder)) is not None:
             _say_next(folder, state)
         return status
+    from fairlead_local.kubelet.environment import stand_in
+    from fairlead_local.supervisor import FleetOptions, run_fleet  # the API server, which other verbs need not load
+
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = FleetOptions(
         folder=folder,
@@ -194,6 +194,8 @@ def _described(folder: FleetFolder) -> Json:
     found |= {"phase": str(state.phase), "pid": state.pid, "api": state.api, "gateway": state.gateway}
     found |= {"kubeconfig": str(folder.kubeconfig), "models": [], "pods": []}
     if state.api:
+        from fairlead_local.apiserver.replies import pod_reason
+
         reader = ApiReader(folder.kubeconfig)
         for obj in reader.objects(f"/apis/fairlead.dev/v1alpha1/{PLURAL}"):
             found["models"].append({"name": _full_name(obj), "conditions": conditions_of(obj)})
@@ -276,6 +278,8 @@ def _port(text: str) -> int:
 
 
 def _stand_in(text: str) -> str:
+    from fairlead_local.kubelet.environment import stand_in
+
     try:
         stand_in(text)
     except ValueError as error:
