@@ -41,8 +41,8 @@ _TEXT = [
 READY_SECONDS = 60.0
 SERVERS = ("dinghy", "served", "several")
 """Fixtures of a session that start a server."""
-STARTERS = {"serve_folder", "start_engine_in"}
-"""Fixtures by which a module starts servers for all its tests."""
+STARTERS = {"serve_folder", "start_engine_in", "measured"}
+"""Fixtures by which a module starts servers for all its tests, or measures one."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -96,7 +96,10 @@ def test_a_panic_is_a_refusal_that_names_the_field(start_engine: Any, checkpoint
     "decoders",
     [
         [{"type": "Fuse"}, *[{"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 10}] * 6],
-        [{"type": "Fuse"}, {"type": "Replace", "pattern": {"Regex": "(e+)+$"}, "content": ""}],
+        pytest.param(
+            [{"type": "Fuse"}, {"type": "Replace", "pattern": {"Regex": "(e+)+$"}, "content": ""}],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_decoder_that_may_take_all_there_is_is_not_served(
