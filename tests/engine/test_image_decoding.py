@@ -33,8 +33,8 @@ SETTINGS = ImageSettings(
 MIB = 2**20
 
 
-def decode(content: bytes, mime_type: str | None = None, most_bytes: int = 512 * MIB) -> DecodedImage:
-    return image_decoding.decode(content, read_header(content, mime_type), SETTINGS, most_bytes)
+def decode(content: bytes, most_bytes: int = 512 * MIB) -> DecodedImage:
+    return image_decoding.decode(content, read_header(content), SETTINGS, most_bytes)
 
 
 def png_with_wrong_entries(number: int) -> bytes:
@@ -54,7 +54,7 @@ def test_of_a_film_only_the_first_picture_is_read(monkeypatch: pytest.MonkeyPatc
         read(image, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(GifImagePlugin.GifImageFile, "_seek", counted)
-    assert decode(gif_film(10_000), "image/gif") == decode(gif_film(1), "image/gif")
+    assert decode(gif_film(10_000)) == decode(gif_film(1))
     assert num_read == 2
 
 
@@ -73,7 +73,7 @@ def test_notes_of_a_png_are_never_unpacked(kind: bytes, is_behind: bool, monkeyp
     unpacked: list[int] = []
     monkeypatch.setattr(PngImagePlugin, "_safe_zlib_decompress", lambda content: unpacked.append(len(content)))
     hostile = png_with(png_notes(kind, 8 * MIB, 100), is_behind=is_behind)
-    assert decode(hostile, "image/png") == decode(encoded(picture(60, 40)))
+    assert decode(hostile) == decode(encoded(picture(60, 40)))
     assert not unpacked
 
 
@@ -141,7 +141,7 @@ def test_honest_images_are_seen_as_pillow_opens_them(name: str) -> None:
         expected = image_decoding.fit(ImageOps.exif_transpose(image), SETTINGS)
     assert decode(content) == expected
     with pytest.raises(ImageError, match="would take more than the 0 MiB of this server's image-memory"):
-        decode(content, None, 301 * 200)
+        decode(content, 301 * 200)
 
 
 def test_a_decoder_that_gets_no_more_memory_is_told_by_the_limits_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ asked = []
 image_decoding._check = lambda image, bytes_each, most: asked.append(image.width * image.height * bytes_each)
 Path("/proc/self/clear_refs").write_text("5")
 before = peak()
-image_decoding.decode(content, read_header(content, None), settings, 0)
+image_decoding.decode(content, read_header(content), settings, 0)
 print(json.dumps([max(asked), peak() - before]))
 """
 
@@ -191,7 +191,7 @@ def test_no_entry_of_an_image_gets_a_line_on_stderr() -> None:
         "from fairlead_engine.images.image_decoding import decode\n"
         "from fairlead_engine.images.image import read_header\n"
         "content = sys.stdin.buffer.read()\n"
-        f"print(decode(content, read_header(content, None), {SETTINGS!r}, 2**29).rows)\n"
+        f"print(decode(content, read_header(content), {SETTINGS!r}, 2**29).rows)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], input=png_with_wrong_entries(50), capture_output=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, b"2\n", b"")
@@ -202,13 +202,13 @@ def test_of_a_jpeg_with_pictures_behind_it_the_first_is_seen() -> None:
     alone = encoded(picture(80, 60), "JPEG")
     several = encoded(picture(80, 60), "MPO", save_all=True, append_images=[Image.new("RGB", (40, 30))])
     assert b"MPF\0" in several
-    assert decode(several, "image/jpeg") == decode(alone, "image/jpeg")
+    assert decode(several) == decode(alone)
 
 
 def test_exif_in_some_pieces_is_read() -> None:
     whole, piece = encoded(picture(16, 16), "JPEG"), b"\xff\xe1\x00\x0aExif\0\0ab"
-    assert decode(whole[:2] + piece * 3 + whole[2:], "image/jpeg").rows > 0
+    assert decode(whole[:2] + piece * 3 + whole[2:]).rows > 0
 
 
 def test_scans_cost_what_the_header_says() -> None:
-    assert decode(progressive_jpeg(400, 300, 200), "image/jpeg").rows > 0
+    assert decode(progressive_jpeg(400, 300, 200)).rows > 0

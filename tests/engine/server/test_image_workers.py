@@ -63,7 +63,7 @@ async def workers(make: Callable[..., ImageWorkers]) -> ImageWorkers:
 
 
 async def decoded(workers: ImageWorkers, content: bytes, place: ImageLane | None = None) -> DecodedImage:
-    header = read_header(content, None)
+    header = read_header(content)
     return await workers.decoded(content, header, SETTINGS, place or place_of(work_of(content, header)))
 
 
@@ -79,7 +79,7 @@ async def at_work(workers: ImageWorkers, *, is_quick: bool = False) -> Branch:
 
 async def test_pixels_are_the_same_as_here(workers: ImageWorkers) -> None:
     for content in (SMALL, encoded(picture(64, 64)), encoded(picture(640, 480), "WEBP")):
-        expected = decode(content, read_header(content, None), SETTINGS, 2**29)
+        expected = decode(content, read_header(content), SETTINGS, 2**29)
         assert await decoded(workers, content) == expected
     with pytest.raises(ImageError, match="truncated or broken"):
         await decoded(workers, SMALL[:-500])
@@ -133,7 +133,7 @@ async def test_who_has_less_to_unpack_goes_first(workers: ImageWorkers, monkeypa
 )  # fmt: skip
 async def test_which_images_are_small(content: bytes, is_small: bool) -> None:
     """Neither many pixels, nor many passes over them, nor many bytes that are none, nor many chunks."""
-    assert place_of(work_of(content, read_header(content, None))).is_quick is is_small
+    assert place_of(work_of(content, read_header(content))).is_quick is is_small
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process has")

@@ -257,7 +257,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "memory": (part(png_of(5800, 5800, depth=16, colours=6)), "96 MiB of this server's image-memory"),
     "notes": (part(png_with(png_notes(b"zTXt", 2**23, 1000))[:-400]), "truncated or broken"),
     "empty": (part(b""), "cannot be read"),
-    "wrong-type": (part(PICTURE, "image/jpeg"), "says that it is image/jpeg, and holds image/png"),
     "svg": (part(b"<svg/>", "image/svg+xml"), "PNG, JPEG"),
     "no-type": (link("data:;base64,AAAA"), "PNG, JPEG"),
     "not-base64": (link("data:image/png;base64,!!!!"), "base64"),
@@ -272,6 +271,18 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "detail": ({"type": "image_url", "image_url": {"url": "data:", "detail": "ultra"}}, "detail"),
     "unknown": ({"type": "image_url", "image_url": {"url": "data:", "size": 1}}, "size"),
 }  # fmt: skip
+
+
+def test_an_image_is_what_its_bytes_say_by_whichever_name(seeing):
+    """Clients call a PNG a JPEG, or nothing, and put parts of Responses into chats."""
+    plain = ask(seeing, [part(PICTURE)], temperature=0).json()["choices"]
+    types = ("image/jpeg", "image/jpg", "application/octet-stream", "")
+    others = [part(PICTURE, each) for each in types]
+    url = part(PICTURE)["image_url"]["url"]
+    others.append({"type": "input_image", "image_url": url, "detail": "low"})
+    others.append({"type": "image_url", "image_url": {"url": url, "detail": "original"}})
+    for other in others:
+        assert ask(seeing, [other], temperature=0).json().get("choices") == plain, other["type"]
 
 
 def test_hostile_images_are_refused_by_their_place_and_harm_nobody(seeing):

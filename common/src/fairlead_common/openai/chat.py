@@ -334,7 +334,7 @@ def _with_images_told(message: Message) -> Message:
     content = message.get("content")
     if message.get("role") != "tool" or not isinstance(content, list):
         return message
-    return {**message, "content": [_UNSEEN_IMAGE if _is_image(part) else part for part in content]}
+    return {**message, "content": [_UNSEEN_IMAGE if is_image(part) else part for part in content]}
 
 
 def _check_parts(message: Message, place: str, sees_images: bool) -> None:
@@ -342,7 +342,7 @@ def _check_parts(message: Message, place: str, sees_images: bool) -> None:
     content = message.get("content")
     for index, part in enumerate(content if isinstance(content, list) else ()):
         is_thought = message.get("role") == "assistant" and _is_thought(part)
-        if isinstance(part, str) or is_thought or (sees_images and _is_image(part)):
+        if isinstance(part, str) or is_thought or (sees_images and is_image(part)):
             continue
         where = f"{place}[{index}]"
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
@@ -474,17 +474,18 @@ def _with_plain_content(message: Message, sees_images: bool) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    if sees_images and any(_is_image(part) for part in content):
+    if sees_images and any(is_image(part) for part in content):
         return {**message, "content": [_shown_part(part) for part in content]}
     return {**message, "content": "".join(map(_part_text, content))}
 
 
-def _is_image(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "image_url"
+def is_image(part: Any) -> bool:
+    """Whether a part of a content is an image, by the name of chats or of Responses."""
+    return isinstance(part, Mapping) and part.get("type") in ("image_url", "input_image")
 
 
 def _shown_part(part: Any) -> dict[str, str]:
-    return {"type": "image"} if _is_image(part) else {"type": "text", "text": _part_text(part)}
+    return {"type": "image"} if is_image(part) else {"type": "text", "text": _part_text(part)}
 
 
 def _with_parsed_arguments(message: Message) -> Message:

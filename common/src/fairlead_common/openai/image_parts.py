@@ -6,11 +6,11 @@ Gateway and engine find them in the same way; only an engine looks at what they 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairlead_common.openai.chat import Message
+from fairlead_common.openai.chat import Message, is_image
 
 IMAGE_URL = "image_url"
-"""The `type` of such a part, and the field of its image."""
-_DETAILS = (None, "auto", "low", "high")
+"""The field of a part with its image."""
+_DETAILS = (None, "auto", "low", "high", "original")
 
 
 class ImagePart(NamedTuple):
@@ -37,7 +37,7 @@ class ImagePart(NamedTuple):
         if unknown := self.image.keys() - {"url", "detail"}:
             raise ValueError(f"has the unknown field {min(map(str, unknown))!r}")
         if self.image.get("detail") not in _DETAILS:
-            raise ValueError("has a detail that is none of auto, low and high")
+            raise ValueError("has a detail that is none of auto, low, high and original")
         return str(self.image["url"])
 
     def forget(self) -> None:
@@ -55,7 +55,7 @@ def _image_parts(messages: Sequence[Message]) -> Iterator[ImagePart]:
     for index, message in enumerate(messages):
         content = message.get("content")
         for position, part in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(part, Mapping) and part.get("type") == IMAGE_URL:
+            if is_image(part):
                 yield ImagePart(f"messages[{index}].content[{position}].{IMAGE_URL}", part)
 
 

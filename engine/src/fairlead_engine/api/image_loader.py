@@ -25,7 +25,7 @@ from fairlead_engine.api.image_workers import ImageLane, ImageWorkers, NotQuick,
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.host.workers import Turns
-from fairlead_engine.images.image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError, ImageHeader, read_header
+from fairlead_engine.images.image import DecodedImage, ImageError, ImageHeader, read_header
 from fairlead_engine.types import EngineInfo, PromptImage
 
 MAX_BYTES = 16 * 2**20
@@ -100,7 +100,6 @@ _MAX_FETCHED_BYTES = 24 * 2**20
 _DATA = "data:"
 _LONGEST_HEAD = 256
 """Characters of a `data:` URL before the content."""
-_OTHER_NAMES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 
 class ImageLoader:
@@ -177,7 +176,7 @@ class ImageLoader:
             if _is_data(url):
                 return await run(self._threads, _sent, part.place, url, settings)
             content = await self._fetcher.fetch(url, min(MAX_BYTES, most_fetched))
-            return await run(self._threads, _measured, part.place, content, None, settings)
+            return await run(self._threads, _measured, part.place, content, settings)
         except ValueError as error:  # as an ImageError is
             raise _refusal(part.place, error) from error
 
@@ -248,25 +247,22 @@ def with_image_tokens(token_ids: list[int], images: Sequence[DecodedImage], imag
 
 
 def _sent(place: str, url: str, settings: ImageSettings) -> _Sent:
-    """Of a `data:` URL. Raises ImageError."""
+    """Of a `data:` URL; what it says of its type is passed over, as clients call a PNG a JPEG. Raises ImageError."""
     head, comma, content = url[len(_DATA) :].partition(",")
-    mime_type, *others = [each.strip().lower() for each in head[:_LONGEST_HEAD].split(";")]
-    if not comma or len(head) > _LONGEST_HEAD or "base64" not in others:
+    words = [each.strip().lower() for each in head[:_LONGEST_HEAD].split(";")]
+    if not comma or len(head) > _LONGEST_HEAD or "base64" not in words[1:]:
         raise ImageError("must be written as data:image/png;base64,…")
-    mime_type = _OTHER_NAMES.get(mime_type, mime_type)
-    if mime_type not in MIME_TYPES:
-        raise ImageError(f"says that it is {mime_type[:80] or 'nothing'}; send one of {FORMAT_NAMES}")
     if len(content) > MAX_BYTES * 4 // 3 + 4:
         raise ImageError(f"has more than the {MAX_BYTES:,} bytes that an image may have; send a smaller one")
     try:
         raw = binascii.a2b_base64("".join(content.split()), strict_mode=True)  # encoders break long lines
     except ValueError as error:
         raise ImageError(f"is not written in base64: {error}") from error
-    return _measured(place, raw, mime_type, settings)
+    return _measured(place, raw, settings)
 
 
-def _measured(place: str, content: bytes, mime_type: str | None, settings: ImageSettings) -> _Sent:
-    """`mime_type`: stated by the sender; None = not stated. Raises ValueError."""
-    header = read_header(content, mime_type)
+def _measured(place: str, content: bytes, settings: ImageSettings) -> _Sent:
+    """Raises ValueError."""
+    header = read_header(content)
     rows, columns = settings.grid(header.height, header.width)  # as many where it is turned
     return _Sent(place, content, header, rows * columns)

@@ -4,11 +4,12 @@
 (`fairlead_prompt_tokens`); they are checked all the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from fairlead_common.openai.chat import is_image
 from fairlead_common.openai.prompts import (
     ChatPrompt,
     CompletionPrompt,
@@ -73,13 +74,9 @@ def chat_fields(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
 
 def _without_images(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
-    if not isinstance(content, list) or not any(map(_is_image, content)):
+    if not isinstance(content, list) or not any(map(is_image, content)):
         return message
-    return {**message, "content": [{"type": part["type"]} if _is_image(part) else part for part in content]}
-
-
-def _is_image(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "image_url"
+    return {**message, "content": [{"type": part["type"]} if is_image(part) else part for part in content]}
 
 
 def fitting(

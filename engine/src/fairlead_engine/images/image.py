@@ -9,7 +9,6 @@ from typing import NamedTuple
 from fairlead_engine.types import PromptImage
 
 FORMAT_NAMES = "PNG, JPEG, WebP and GIF"
-MIME_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 
 
 class ImageError(ValueError):
@@ -81,16 +80,14 @@ class ImageHeader(NamedTuple):
         return self.width * self.height * (2 + self.passes)
 
 
-def read_header(content: bytes, mime_type: str | None) -> ImageHeader:
-    """`mime_type`: as its sender says; None = unknown. The image may still be broken. Raises ImageError."""
+def read_header(content: bytes) -> ImageHeader:
+    """The image may still be broken. Raises ImageError."""
     try:
         header = _header(content)
     except (struct.error, IndexError) as error:
         raise ImageError(
             f"cannot be read as an image: it ends before its pixels; send one of {FORMAT_NAMES}"
         ) from error
-    if mime_type is not None and mime_type != header.mime_type:
-        raise ImageError(f"says that it is {mime_type}, and holds {header.mime_type}; say what it is")
     width, height, passes = header.width, header.height, header.passes
     if not width * height:
         raise ImageError("cannot be read as an image: it has no pixels")
