@@ -201,6 +201,7 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
         pytest.param(_chat, {"tools": [OTHER, *TOOLS], "tool_choice": ALLOWED}, True, id="chat-allowed-tools"),
         pytest.param(_chat, {"tools": [], "tool_choice": "auto"}, False, id="chat-no-tools"),
         pytest.param(_chat, {"tool_choice": "auto"}, False, id="chat-choice-of-nothing"),
+        pytest.param(_chat, {"max_tokens": -1, "max_completion_tokens": -1}, False, id="chat-no-limit"),
         pytest.param(_chat, {"extra_body": FLAT}, True, id="chat-flat-tool"),
         pytest.param(_responses, {}, False, id="responses"),
         pytest.param(_responses, {"reasoning": {"effort": "xhigh"}}, False, id="responses-effort"),

@@ -29,8 +29,9 @@ Fields = dict[str, msgspec.Raw]
 
 
 def as_server_takes(fields: Fields) -> tuple[Fields, CallForms]:
-    """The fields of a request with functions alone, and the forms of the answer's calls. Without what says nothing of
-    tools, an empty list and a choice without tools, which vLLM refuses. What cannot be read stays: it refuses that."""
+    """The fields of a request with functions alone, and the forms of the answer's calls. Without what says
+    nothing, an empty list of tools, a choice without tools and a limit of -1, which vLLM refuses. What cannot be read
+    stays: it refuses that."""
     try:
         tools, functions = (_decoded(fields, name, list[Any]) for name in ("tools", "functions"))
         choice = _decoded(fields, "tool_choice" if functions is None else "function_call", Any)
@@ -48,6 +49,8 @@ def as_server_takes(fields: Fields) -> tuple[Fields, CallForms]:
     sent = {"tools": tools, "tool_choice": choice if functions is None else None}
     changed = {name: value for name, value in told.items() if name not in sent or sent[name] != value}
     left_out = {*changed, *(("functions", "function_call") if functions is not None else ())}
+    limits = ("max_tokens", "max_completion_tokens") if "messages" in fields else ()  # a completion's default is 16
+    left_out.update(name for name in limits if bytes(fields.get(name, b"")).strip() == b"-1")
     kept = {name: value for name, value in fields.items() if name not in left_out}
     kept |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changed.items() if value is not None}
     return kept, CallForms(tools, functions)

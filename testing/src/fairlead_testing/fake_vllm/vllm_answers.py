@@ -31,7 +31,7 @@ class VllmAnswer(Answer):
         is_named = isinstance(choice, dict)
         name = choice["function"]["name"] if is_named else tools[0]["function"]["name"]
         [tool] = [each["function"] for each in tools if each["function"]["name"] == name][:1] or [{}]
-        given = dict.fromkeys(tool.get("parameters", {}).get("properties", ["city"]), "Oslo")
+        given = dict.fromkeys((tool.get("parameters") or {}).get("properties", ["city"]), "Oslo")
         call = {"name": name, "arguments": json.dumps(given) if given else ""}
         return cls(**facts, reasoning=reasoning, call=call, reason="stop" if is_named else "tool_calls")
 
