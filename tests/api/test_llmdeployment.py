@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.llmdeployment import (
-    InvalidSpec,
-    LLMDeployment,
-    RoutingPolicy,
-    ScalingMode,
-)
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, RoutingPolicy, ScalingMode
 from fairlead_common.models.choices import Dtype
 
 

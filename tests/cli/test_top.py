@@ -14,16 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fairlead.cli.fleet_view import (
-    DrawnView,
-    FleetView,
-    ReplicaStage,
-    figures,
-    fleet_view,
-    is_measured,
-    lines,
-    to_json,
-)
+from fairlead.cli.fleet_view import DrawnView, FleetView, ReplicaStage, figures, fleet_view, is_measured, lines, to_json
 from fairlead.cli.top import Pager, show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_common.wire.blocks import (
-    NO_EXTRA,
-    ROOT,
-    extra_bytes,
-    hash_block,
-    hash_blocks,
-    num_cacheable_blocks,
-)
+from fairlead_common.wire.blocks import NO_EXTRA, ROOT, extra_bytes, hash_block, hash_blocks, num_cacheable_blocks
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=80)
 TEXT = st.none() | st.text(max_size=8)

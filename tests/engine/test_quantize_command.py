@@ -136,10 +136,7 @@ def test_large_models_are_written_in_several_files(tmp_path: Path, monkeypatch) 
     ("orders", "says"),
     [
         ({"format_name": "fp8", "method": "rtn", "group_size": 32}, "group-size: fp8 has a scale for each output"),
-        (
-            {"format_name": "int4-weight-only", "method": "rtn"},
-            r"group-size: 128 does not divide the \d+ inputs",
-        ),
+        ({"format_name": "int4-weight-only", "method": "rtn"}, r"group-size: 128 does not divide the \d+ inputs"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_setting(orders, says: str, tmp_path: Path) -> None:

@@ -14,11 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fairlead_common.models.families.deepseek import DeepseekConfig
 from fairlead_common.models.families.dense import ApertusConfig, UngatedConfig
-from fairlead_common.models.families.experts import (
-    ExpertsConfig,
-    GptOssConfig,
-    RoutedExpertsConfig,
-)
+from fairlead_common.models.families.experts import ExpertsConfig, GptOssConfig, RoutedExpertsConfig
 from fairlead_common.models.families.gemma4 import Gemma4Config
 from fairlead_common.models.families.hybrids import HybridConfig
 from fairlead_common.models.families.llama4 import Llama4Config

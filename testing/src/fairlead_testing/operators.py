@@ -10,14 +10,7 @@ from typing import Any
 
 from fairlead.controller.operator import Operator
 from fairlead.kube.client import JsonObject, KubeClient
-from fairlead.kube.resources import (
-    CHILDREN,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    EVENTS,
-    LLMDEPLOYMENTS,
-    PODS,
-    Resource,
-)
+from fairlead.kube.resources import CHILDREN, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LLMDEPLOYMENTS, PODS, Resource
 from fairlead.operator_settings import OperatorSettings
 from fairlead_local.apiserver.access import new_token, write_kubeconfig
 from fairlead_local.apiserver.operations import Operations

@@ -35,9 +35,7 @@ def load(engine: Engine, name: str, folder: str) -> None:
     assert ended == [None]
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.compute) for seed in range(20, 60))]
-)
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(n, marks=pytest.mark.compute) for n in range(20, 60))])
 def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
     draw = random.Random(seed)
     num_slots, size = draw.choice([1, 1, 2, 3]), draw.choice([1, 2, 4])

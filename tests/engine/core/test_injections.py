@@ -66,9 +66,7 @@ def is_inside(tokens: list[int]) -> bool:
     return bool(last) and last[-1] == BEGIN
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.compute) for seed in range(20, 60))]
-)
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(n, marks=pytest.mark.compute) for n in range(20, 60))])
 def test_each_answer_goes_on_as_a_new_one_behind_all_of_it_would(seed: int) -> None:
     """In chunks, preempted, with steps that overlap, beside answers into which nothing is put."""
     draw = random.Random(seed)

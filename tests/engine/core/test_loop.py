@@ -5,15 +5,7 @@ import pytest
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
-from fairlead_engine.core.messages import (
-    Abort,
-    Add,
-    BlocksChanged,
-    Command,
-    Died,
-    Failed,
-    Started,
-)
+from fairlead_engine.core.messages import Abort, Add, BlocksChanged, Command, Died, Failed, Started
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.types import FinishReason, SamplingParams
 from fairlead_engine.types.sequences import Sequence

@@ -40,15 +40,7 @@ from fairlead_engine.model.quantization import coded_linear, int4_weight_only, i
 from fairlead_engine.model.quantization.fp8 import Fp8
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.stored import FORMATS
-from fairlead_engine.runner import (
-    drawing,
-    dummy_steps,
-    logit_changes,
-    model_part,
-    sampler,
-    slot_tokens,
-    step_graphs,
-)
+from fairlead_engine.runner import drawing, dummy_steps, logit_changes, model_part, sampler, slot_tokens, step_graphs
 from fairlead_engine.types import Grammar, SamplingParams
 from fairlead_engine.types.batch import NO_SNAPSHOT, Batch, TokenMasks
 from fairlead_engine.types.sequences import ScheduledSequence, Sequence

@@ -9,11 +9,7 @@ import pytest
 import torch
 
 from fairlead.fit.fit_check import read_shape
-from fairlead.fit.memory_need import (
-    EngineChoice,
-    adapter_bytes,
-    weight_bytes,
-)
+from fairlead.fit.memory_need import EngineChoice, adapter_bytes, weight_bytes
 from fairlead_common.models.choices import DeviceKind, Quantization
 from fairlead_common.models.families.registry import ARCHITECTURES, ENCODERS
 from fairlead_common.models.model_config import ModelConfig

@@ -19,21 +19,10 @@ from fairlead_engine.model.loading import read_config
 from fairlead_engine_testing.checkpoints import write_random_checkpoint
 from fairlead_engine_testing.greedy_answers import greedy_answers, small_engine
 from fairlead_engine_testing.tiny_families import FAMILIES
-from fairlead_engine_testing.tiny_families.dense import (
-    llama_fields,
-    phi3_fields,
-    qwen3_fields,
-)
-from fairlead_engine_testing.tiny_families.experts import (
-    phimoe_fields,
-)
-from fairlead_engine_testing.tiny_families.latent import (
-    deepseek_v32_fields,
-    glm_moe_dsa_fields,
-)
-from fairlead_engine_testing.tiny_families.recurrent import (
-    nemotron_h_fields,
-)
+from fairlead_engine_testing.tiny_families.dense import llama_fields, phi3_fields, qwen3_fields
+from fairlead_engine_testing.tiny_families.experts import phimoe_fields
+from fairlead_engine_testing.tiny_families.latent import deepseek_v32_fields, glm_moe_dsa_fields
+from fairlead_engine_testing.tiny_families.recurrent import nemotron_h_fields
 
 pytestmark = pytest.mark.matrix
 

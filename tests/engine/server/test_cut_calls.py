@@ -84,11 +84,7 @@ BEGUN: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = [
     ("qwen3_coder", "<tool_call>\n<function=get_ti", []),
     ("qwen3_coder", "<tool_call>\n<funct", []),
     ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<para", [("get_weather", "")]),
-    (
-        "qwen3_coder",
-        "<tool_call>\n<function=get_weather>\n<parameter=days>\n[1, ",
-        [("get_weather", '{"days": ')],
-    ),
+    ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=days>\n[1, ", [("get_weather", '{"days": ')]),
     ("seed_oss", "<seed:tool_call>\n<function=get_ti", []),
     ("seed_oss", "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Os", [("get_weather", '{"city": "Os')]),
     ("minimax_m2", '<minimax:tool_call>\n<invoke name="get_ti', []),

@@ -21,13 +21,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairlead_engine_testing.hostile_images import (
-    encoded,
-    png_notes,
-    png_of,
-    png_with,
-    progressive_jpeg,
-)
+from fairlead_engine_testing.hostile_images import encoded, png_notes, png_of, png_with, progressive_jpeg
 from fairlead_engine_testing.vision_checkpoints import MOST_TOKENS, PAD, TEMPLATE, noise, write_vision_model
 
 

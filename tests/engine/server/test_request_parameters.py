@@ -16,14 +16,7 @@ from fairlead_common.tokens.embedding_prompts import EmbeddingPrompts
 from fairlead_common.tokens.tokenizing import PromptTokenizer
 from fairlead_common.wire.messages import FIELD_TOKENS
 from fairlead_engine.api.schemas import ENDPOINTS
-from fairlead_engine.types import (
-    GENERATES,
-    EngineRequest,
-    ModelTask,
-    SamplingParams,
-    SequenceOutput,
-    TokenLogprobs,
-)
+from fairlead_engine.types import GENERATES, EngineRequest, ModelTask, SamplingParams, SequenceOutput, TokenLogprobs
 from fairlead_engine.types.parameters import By, declared
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import echo, scripted_info

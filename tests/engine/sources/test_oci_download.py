@@ -98,20 +98,18 @@ def image_layer(members: dict[str, bytes], links: tuple[str, ...] = ()) -> Layer
 
 
 ARTIFACTS = {
-    "oras folder": [
-        Layer(tar(below("a", MODEL), "gz"), OCI_GZIP, {TITLE: "a", "io.deis.oras.content.unpack": "true"}),
-    ],
+    "oras folder": [Layer(tar(below("a", MODEL), "gz"), OCI_GZIP, {TITLE: "a", "io.deis.oras.content.unpack": "true"})],
     "image compressed with zstd": [
-        Layer(zstd.compress(tar(below("models/a", MODEL))), "application/vnd.oci.image.layer.v1.tar+zstd"),
+        Layer(zstd.compress(tar(below("models/a", MODEL))), "application/vnd.oci.image.layer.v1.tar+zstd")
     ],
     "image compressed in parts": [  # as pzstd does, each part behind a frame that tells its size
         Layer(
             b"\x50\x2a\x4d\x18\x04\0\0\0size" + zstd.compress(tar(below("models/a", MODEL))),
             "application/vnd.oci.image.layer.v1.tar+zstd",
-        ),
+        )
     ],
     "modelpack compressed with zstd": [
-        Layer(zstd.compress(tar(MODEL)), "application/vnd.cncf.model.weight.v1.tar+zstd", {FILEPATH: "model"}),
+        Layer(zstd.compress(tar(MODEL)), "application/vnd.cncf.model.weight.v1.tar+zstd", {FILEPATH: "model"})
     ],
     "oras tar compressed with zstd": [Layer(zstd.compress(tar(below("a", MODEL))), ORAS_FILE, {TITLE: "a.tar.zst"})],
     "oras tar": [Layer(tar(below("a", MODEL), "gz"), ORAS_FILE, {TITLE: "a.tar.gz"})],

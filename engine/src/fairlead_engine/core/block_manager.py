@@ -272,10 +272,8 @@ class BlockManager:
         assert all(block_hash in self.block_of for block_hash in self._copies), "a block is no block's copy"
         published.update(copies)
         assert self._adapter_of.keys() <= self.published(), "an adapter's block is not there"
-        hash_of: list[bytes | None] = [None] * self.num_blocks
-        for block, block_hash in published.items():
-            hash_of[block] = block_hash
-        assert self._hash_of == hash_of, "the hash index is wrong"
+        hashes = enumerate(self._hash_of)
+        assert {block: each for block, each in hashes if each is not None} == published, "the hash index is wrong"
         evictable = published.keys() - uses.keys()
         kept = self.kept.free.keys()
         assert kept <= evictable, "a block is kept that is in use or empty"

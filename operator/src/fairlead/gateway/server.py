@@ -37,14 +37,7 @@ from fairlead_common.http.connections import CutConnections, listening_socket
 from fairlead_common.http.cross_origin import App, CrossOrigin, origins_of
 from fairlead_common.http.framing import Fault
 from fairlead_common.http.lanes import Pacer
-from fairlead_common.http.limited import (
-    LINGER_SECONDS,
-    HttpLimits,
-    LimitedProtocol,
-    OnCut,
-    WholeAnswer,
-    make_protocol,
-)
+from fairlead_common.http.limited import LINGER_SECONDS, HttpLimits, LimitedProtocol, OnCut, WholeAnswer, make_protocol
 from fairlead_common.http.root_path import RootPath, below
 from fairlead_common.http.server import HttpServer
 from fairlead_common.openai.translate import translation_of

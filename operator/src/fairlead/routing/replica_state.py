@@ -5,14 +5,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.predictor import (
-    Dispatched,
-    Work,
-    predicted_ttft,
-    prefill_seconds,
-    step_seconds,
-    tokens_per_step,
-)
+from fairlead.routing.predictor import Dispatched, Work, predicted_ttft, prefill_seconds, step_seconds, tokens_per_step
 from fairlead.routing.prompt import block_size_of
 from fairlead.routing.replica import Load, Replica
 

@@ -3,7 +3,6 @@
 Modules declare theirs as `FAMILIES`; one for a family that is like another needs no other line of code for its tests.
 """
 
-from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -22,12 +21,8 @@ FAMILIES: dict[str, TinyFamily] = {
 """By their names in tests and in `docs/families_tried.json`."""
 
 
-def a_third(cases: Sequence[Any], first: int) -> list[Any]:
-    """Each third case from one on, and the others with the marker `compute`: what families share is tried with some of
-    them in every run, and files begin with different ones."""
-    return [
-        case
-        if place % 3 == first
-        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.compute)
-        for place, case in enumerate(cases)
-    ]
+def a_third(cases: list[Any], first: int) -> list[Any]:
+    """Each third case from one on; the others have the marker `compute`. Files begin with different ones."""
+    given = [case if isinstance(case, tuple) else (case,) for case in cases]
+    marks = [() if place % 3 == first else pytest.mark.compute for place in range(len(given))]
+    return [pytest.param(*case, marks=mark) for case, mark in zip(given, marks, strict=True)]
