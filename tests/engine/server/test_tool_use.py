@@ -314,6 +314,25 @@ async def test_without_tools_the_text_of_a_call_is_text(start_says: Any) -> None
         assert "tool_calls" not in choice["message"]
 
 
+async def test_no_call_begins_where_none_may_be_made(start_app: Any) -> None:
+    backend = byte_level(["<|end|>", "<tool_call>", "</tool_call>"])
+    marker = backend.token_to_id("<tool_call>")
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ tools | tojson }}"
+    own = PromptTokenizer(backend.to_str(), chat_template=template)
+    info = scripted_info(max_model_len=4096, vocab_size=backend.get_vocab_size())
+    app = start_app(ScriptedEngine(answer(own.encode("no")), info=info), tokenizer=own, tool_call_parser="hermes")
+    functions = [tool["function"] for tool in TOOLS]
+    for fields, is_ruled_out in (
+        ({"tools": TOOLS, "tool_choice": "none"}, True),
+        ({"functions": functions, "function_call": "none"}, True),
+        ({"tools": TOOLS}, False),
+        ({"tool_choice": "none"}, False),
+    ):
+        assert (await app.chat(bad_words=["x"], **fields)).status_code == 200
+        words = app.engine.requests[-1].sampling.bad_words
+        assert (words[0] != (marker,), (marker,) in words) == (True, is_ruled_out)
+
+
 async def test_reasoning_that_the_prompt_begins_is_told_apart(start_app: Any, tokenizer: PromptTokenizer) -> None:
     assert tokenizer.chat_template is not None
     template = tokenizer.chat_template.source + "<think>\n"

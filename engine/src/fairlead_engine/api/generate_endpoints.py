@@ -148,11 +148,27 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         self, sampling: SamplingParams, request: ChatRequest, prompts: list[list[int]], model: ServedModel
     ) -> SamplingParams:
         sampling = await super().constrained(sampling, request, prompts, model)
+        sampling = await self._without_calls(sampling, request, model)
         if request.thinking_token_budget is None or (markers := await self._thinking_markers(model)) is None:
             return sampling
         has_begun = reasoning_has_begun(prompts[0], model.formats, model.vocabulary)
         budget = ThinkingBudget(request.thinking_token_budget, *markers, has_begun)
         return msgspec.structs.replace(sampling, thinking=budget)
+
+    async def _without_calls(
+        self, sampling: SamplingParams, request: ChatRequest, model: ServedModel
+    ) -> SamplingParams:
+        """Rules the beginning of a call out where the model is told of tools and may call none, if a token of its own
+        begins one."""
+        may_call = "none" not in (request.tool_choice, request.function_call) or not (
+            request.tools or request.functions
+        )
+        if may_call or request.use_beam_search or (tools := model.formats.tools) is None:
+            return sampling
+        [begin] = await self._service.prompts.encoded([tools.shape.begin])
+        if not begin or begin[0] not in model.tokenizer.backend.get_added_tokens_decoder():
+            return sampling
+        return msgspec.structs.replace(sampling, bad_words=(*sampling.bad_words, (begin[0],)))
 
     async def _thinking_markers(self, model: ServedModel) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         if (thought := model.formats.thought) is None:
