@@ -285,6 +285,19 @@ def test_refusals_have_the_clients_types(served: Fleet, streamed: bool) -> None:
         served.ollama.embed("fake", "hello")
 
 
+def test_a_list_of_one_prompt_is_that_prompt_and_what_cannot_be_read_is_refused(served: Fleet) -> None:
+    texts = [
+        served.openai.completions.create(model="fake", prompt=prompt, max_tokens=2).choices[0].text
+        for prompt in ("hello", ["hello"], [5, 6], [[5, 6]])
+    ]
+    assert texts == [" 0 1"] * 4
+    wrong: list[Any] = [{"prompt": ["hello", 5]}, {"prompt": None}]
+    for fields in wrong:
+        with pytest.raises(openai.BadRequestError):
+            served.openai.completions.create(model="fake", **fields)
+    assert served.openai.models.retrieve("fake").to_dict()["state"] == "ready", "and the server lives"
+
+
 def test_models_and_tokens_are_told(served: Fleet) -> None:
     assert [each.id for each in served.openai.models.list()] == ["fake"]
     assert [(each.id, each.display_name) for each in served.anthropic.models.list()] == [("fake", "fake")]

@@ -168,7 +168,13 @@ class PagedServer(HttpProgram):
         if "messages" in body:
             return self._tokenizer.encode_chat(body["messages"], tools=body.get("tools"))
         prompt = body["prompt"]
-        return prompt if isinstance(prompt, list) else self._tokenizer.encode(prompt)
+        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+            [prompt] = prompt
+        if isinstance(prompt, str):
+            return self._tokenizer.encode(prompt)
+        if not all(isinstance(each, int) for each in prompt):
+            raise TypeError("this fake takes one prompt")
+        return list(prompt)
 
     async def _infer(self, request: RecordedRequest, responder: Responder) -> None:
         body, chat = request.json(), request.path.endswith("/chat/completions")
