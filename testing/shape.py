@@ -28,8 +28,8 @@ PRODUCT = ("common", "operator", "local", "engine")
 TESTS = ("tests", "e2e", "testing")
 EXPERIMENTS = ("engine/benchmarks", "operator/benchmarks")
 BOUNDS: dict[str, float] = {
-    "lines of the product": 112_120,
-    "lines of tests, e2e and testing": 116_685,
+    "lines of the product": 112_260,
+    "lines of tests, e2e and testing": 116_900,
     "modules of the product": 690,
     "% placeholder words in docstrings": 6.5,
     "short modules with one importer": 4,
