@@ -149,7 +149,7 @@ async def test_what_is_within_it_is_served(start_app: Any, fields: dict[str, Any
     assert (await start_app(ScriptedEngine(info=scripted_info(max_model_len=16_384))).chat(**fields)).status_code == 200
 
 
-@pytest.mark.parametrize("text", ["9" * 4400, "-" + "9" * 4000, "1e999", "0." + "9" * 100_000])
+@pytest.mark.parametrize("text", ["9" * 4400, "-" + "9" * 4000, "1e999", "0." + "5" * 100_000])
 @pytest.mark.parametrize("field", ["max_tokens", "seed", "temperature", "top_logprobs", "n", "stop_token_ids"])
 async def test_numbers_of_any_length_are_refused_by_name(start_app: Any, field: str, text: str) -> None:
     app = start_app()
